@@ -150,7 +150,7 @@ class CharacterChanges(BaseModel):
 
 
 class CharactersErased(BaseModel):
-    """How many characters were erased, and how many versions they had."""
+    """The numbers of characters that were erased, and of their versions."""
 
     characters: int
     versions: int

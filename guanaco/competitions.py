@@ -76,7 +76,7 @@ class RankingRule(OpenEnum):
 
 
 class DuelRule(BaseModel):
-    """Whether two submissions may answer the same message, so that the user says which reply is better."""
+    """The rule by which two submissions may answer the same message, so that the user says which reply is better."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -161,7 +161,7 @@ class UniformRow(BaseModel):
 
 
 class UniformRatios(BaseModel):
-    """What uniform assignment would have shown, the best first. docs/scores.md says how it is estimated."""
+    """The ratios that uniform assignment would have shown, the best first. docs/scores.md says how they are estimated."""
 
     at: datetime
     competition: str

@@ -17,7 +17,7 @@ Excerpt = Annotated[str, StringConstraints(min_length=1)]
 
 
 class Expectation(BaseModel):
-    """What the prompt of one case must be. At least one thing is asked."""
+    """The conditions that the prompt of one case must meet, of which there is at least one."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -63,7 +63,7 @@ class PromptCases(BaseModel):
 
 
 class CaseResult(BaseModel):
-    """Whether a case holds; each problem is one sentence, and that of a golden text a difference."""
+    """The result of one case. Each problem is one sentence, and that of a golden text a difference."""
 
     name: str
     passed: bool

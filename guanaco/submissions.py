@@ -419,7 +419,7 @@ class ReusedLoad(BaseModel):
 
 
 class Divergence(BaseModel):
-    """How far the log-probabilities of a fixed text's tokens differ between an adapter merged into its base and added to it."""
+    """The differences between the log-probabilities of a fixed text's tokens, of an adapter merged into its base and added to it."""
 
     tokens: int
     mean: float = Field(description="The mean of the absolute differences.")

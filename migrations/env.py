@@ -12,7 +12,7 @@ from sqlalchemy import JSON, TypeDecorator
 
 
 def spell(kind: str, item: Any, _autogen: Any) -> str | Literal[False]:
-    """How a column's type is written down: as the plain type, so that old migrations depend on none of our code."""
+    """Write down a column's type as the plain type, so that old migrations depend on none of our code."""
     if kind != "type" or not isinstance(item, JSON | TypeDecorator):
         return False
     plain = item.impl if isinstance(item, TypeDecorator) else item

@@ -29,7 +29,7 @@ def leaderboard(
 def stability(
     *, competition: str = OPEN, submission_id: str | None = None
 ) -> Call[LeaderboardStability]:
-    """How few votes decide between neighbours at the top, or around one submission. Needs no key."""
+    """Read how few votes decide between neighbours at the top, or around one submission. Needs no key."""
     params = {"competition": competition}
     if submission_id is not None:
         params["submission"] = submission_id
@@ -76,7 +76,7 @@ def recompute(competition_id: str) -> Call[SeasonCheck]:
 
 
 def uniform_ratios(competition_id: str) -> Call[UniformRatios]:
-    """What uniform assignment would have shown, from the recorded chance of each assignment. Admin."""
+    """Read what uniform assignment would have shown, from the recorded chance of each assignment. Admin."""
     return get(f"/competitions/{segment(competition_id)}/uniform", UniformRatios)
 
 
@@ -90,7 +90,7 @@ def vote_flags(
 
 
 def vote_patterns(*, competition: str = OPEN) -> Call[list[VotePattern]]:
-    """Whose votes come from another kind of users than the others', the farthest first. Admin."""
+    """Read which submissions' votes come from another kind of users than the others', the farthest first. Admin."""
     return get("/votes/patterns", list[VotePattern], params={"competition": competition})
 
 

@@ -1,4 +1,4 @@
-"""Which artifacts there are, and when each was last needed."""
+"""Adds a table of artifacts, and of when each was last needed."""
 
 from __future__ import annotations
 

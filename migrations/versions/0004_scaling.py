@@ -1,4 +1,4 @@
-"""What scaling knows of a deployment, and a quick way to the turns that are being written."""
+"""Adds what scaling knows of a deployment, and a quick way to the turns that are being written."""
 
 from __future__ import annotations
 

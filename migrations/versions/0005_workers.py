@@ -1,4 +1,4 @@
-"""Which workers live, and which leases they hold."""
+"""Adds tables of the workers that live, and of the leases that they hold."""
 
 from __future__ import annotations
 

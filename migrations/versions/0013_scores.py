@@ -1,4 +1,4 @@
-"""What the leaderboard keeps: tallies, votes, flags, standings, score histories and seasons."""
+"""Adds the leaderboard's tables: tallies, votes, flags, standings, score histories and seasons."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def create_tables() -> None:
 
 
 def count_anew() -> None:
-    """By the scorekeeper: whoever talked to such users, and where the rules of bursts and windows are others now."""
+    """Have the scorekeeper count anew whoever talked to such users, and where the rules of bursts and windows have changed."""
     op.execute(
         "INSERT INTO score_recounts (submission_id)"
         f" SELECT submission_id FROM conversations WHERE user_id IN ({SHARED_IDS})"
@@ -111,7 +111,7 @@ def count_ratings() -> None:
 
 
 def replace_indexes() -> None:
-    """What waits is counted oldest first; a minute needs fewer ratings to be looked at."""
+    """Replace two indexes: what waits is counted oldest first, and a minute needs fewer ratings to be looked at."""
     op.drop_index("ix_feedback_uncounted", "feedback")
     uncounted, large = sa.text("NOT is_counted"), sa.text("ratings > 30")
     op.create_index(

@@ -1,4 +1,4 @@
-"""What was served in periods of five minutes, alerts and their messages; the version before neither reads nor writes them."""
+"""Adds tables of what was served in periods of five minutes, and of alerts and their messages. The version before neither reads nor writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which entries of the erasure ledger were carried out; the version before erases without noting it, and is repeated."""
+"""Adds a table of the erasure ledger's entries that were carried out. The version before erases without noting it, and is repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who of an engine's submissions wants its places, and what each has used of its GPUs.
+"""Adds which of an engine's submissions want its places, and what each has used of its GPUs.
 
 The version before reads and writes neither: it counts the places of each submission by itself, and takes equal parts of a cost.
 """

@@ -1,4 +1,4 @@
-"""Whether a LoRA adapter was promoted, and is merged into its base. The version before goes on serving it as it finds it."""
+"""Adds whether a LoRA adapter was promoted, and is merged into its base. The version before goes on serving it as it finds it."""
 
 from __future__ import annotations
 

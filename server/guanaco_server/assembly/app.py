@@ -115,7 +115,7 @@ def create_app(platform: Platform, *, heartbeat_s: float = HEARTBEAT_S) -> FastA
 
 
 def body_limits(settings: Settings) -> BodyLimits:
-    """How large a request may be, by its path."""
+    """Return how large a request may be, by its path."""
     return BodyLimits(MAX_BODY_BYTES, {characters_api.PATH: settings.character_max_bytes})
 
 

@@ -57,7 +57,7 @@ def read_book(data: dict[str, Any]) -> Lorebook | None:
 
 
 def _recursion(book: dict[str, Any]) -> int:
-    """How often to look again: as our own form said it, where that made the card."""
+    """Return how often to look again: as our own form said it, where that made the card."""
     if book.get("recursive_scanning") is not True:
         return 0
     extensions = book.get("extensions")

@@ -113,7 +113,7 @@ def with_book(spec: CardSpec, text: str, book: Lorebook | None) -> bytes:
 
 
 def as_v2(card: Card) -> bytes:
-    """What a V2 reader can know of a V3 card, with a note for people that it is one."""
+    """Return what a V2 reader can know of a V3 card, with a note for people that it is one."""
     data = dict(card.value["data"])
     notes = data.get("creator_notes")
     data["creator_notes"] = "\n\n".join([BACKFILLED, *([notes] if notes else [])])
@@ -258,7 +258,7 @@ def _lorebook_entries(data: dict[str, Any]) -> int:
 
 
 def _icon(data: dict[str, Any]) -> str | None:
-    """Where the main icon is, as the card's assets say."""
+    """Return the place of the main icon, as the card's assets give it."""
     assets = data.get("assets")
     icons = [
         one

@@ -97,7 +97,7 @@ def write_charx(upload: UploadedCard) -> bytes:
 
 
 def _is_missing(picture: bytes, files: Sequence[CardFile]) -> bool:
-    """Whether it is a PNG that is no file of the card's own, so that there is a place for it."""
+    """Return whether it is a PNG that is no file of the card's own, so that there is a place for it."""
     is_there = any(one.content == picture or one.path == DEFAULT_ICON for one in files)
     return pictures.media_type(picture) == "image/png" and not is_there
 

@@ -44,7 +44,7 @@ def count_of(text: str) -> int:
 
 
 def depth_of(text: str) -> int:
-    """How deep the macros of a text are nested."""
+    """Return how deep the macros of a text are nested."""
     depth = deepest = 0
     for brace in BRACES.findall(text):
         depth = max(0, depth + (1 if brace == "{{" else -1))

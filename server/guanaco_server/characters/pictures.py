@@ -108,7 +108,7 @@ def _chunks(data: bytes) -> Iterator[Chunk]:
 
 
 def _expected_bytes(header: bytes) -> int:
-    """How many bytes the pixels have when they are unpacked, with a filter's byte for each row."""
+    """Return how many bytes the pixels have when they are unpacked, with a filter's byte for each row."""
     if len(header) != 13:
         raise InvalidCard("The PNG's header is not one.")
     width, height, depth, colour, _, _, interlace = struct.unpack(">IIBBBBB", header)

@@ -54,7 +54,7 @@ async def page(
 
 
 async def totals(session: AsyncSession, account_id: str) -> tuple[int, int]:
-    """How many characters an account has, and how many bytes they take."""
+    """Return how many characters an account has, and how many bytes they take."""
     found = await session.execute(
         select(func.count(), func.coalesce(func.sum(CharacterRow.size_bytes), 0)).where(
             CharacterRow.account_id == account_id
@@ -67,7 +67,7 @@ async def totals(session: AsyncSession, account_id: str) -> tuple[int, int]:
 async def known_files(
     session: AsyncSession, character_id: str, hashes: Collection[str]
 ) -> set[str]:
-    """Which of these files the character has already."""
+    """Return which of these files the character has already."""
     row = CharacterFileRow
     statement = select(row.sha256).where(
         row.character_id == character_id, among(session, row.sha256, hashes)

@@ -75,7 +75,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class File:
-    """What is sent as a file."""
+    """A file that is sent as an answer."""
 
     content: bytes
     media_type: str

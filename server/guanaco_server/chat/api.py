@@ -103,7 +103,7 @@ def router(conversations: ConversationService, editor: ConversationEditor, auth:
 
     @routes.get("/conversations/{conversation_id}/assignment")
     async def read_assignment(conversation_id: str, _: Account = admin) -> AssignmentReplay:
-        """How the conversation got its submission, and whether replaying the recorded choice gives the same one."""
+        """Return how the conversation got its submission, and whether replaying the recorded choice gives the same one."""
         return await conversations.assignment(conversation_id)
 
     return routes

@@ -162,7 +162,7 @@ async def open_turns(session: AsyncSession, now: datetime) -> dict[str, int]:
 async def seen_submissions(
     session: AsyncSession, account_id: str, user_id: str, competition: str
 ) -> Sequence[str]:
-    """What a user of the account has had in a competition, least recently had first."""
+    """Return what a user of the account has had in a competition, least recently had first."""
     statement = (
         select(ConversationRow.submission_id)
         .where(
@@ -283,7 +283,7 @@ async def lock_of_user(
 
 
 async def delete_conversations(session: AsyncSession, conversation_ids: Sequence[str]) -> int:
-    """How many messages went with them."""
+    """Delete conversations with all that belongs to them, and return how many messages went with them."""
     await session.execute(
         delete(ReplyChoiceRow)
         .where(ReplyChoiceRow.conversation_id.in_(conversation_ids))
@@ -332,7 +332,7 @@ async def last_erased(session: AsyncSession) -> int:
 async def places_of_others(
     session: AsyncSession, gateway: str, now: datetime
 ) -> Sequence[GatewayPlacesRow]:
-    """What the other gateways hold, without those that have fallen silent."""
+    """Return what the other gateways hold, without those that have fallen silent."""
     statement = select(GatewayPlacesRow).where(
         GatewayPlacesRow.gateway != gateway, GatewayPlacesRow.held_until > now
     )
@@ -340,7 +340,7 @@ async def places_of_others(
 
 
 async def has_older_gateway(session: AsyncSession, now: datetime) -> bool:
-    """Whether a gateway of the version before was asked for a reply lately: it knows a submission's model by the submission's name only."""
+    """Return whether a gateway of the version before was asked for a reply lately: it knows a submission's model by the submission's name only."""
     found = select(GatewayPlacesRow.gateway).where(
         GatewayPlacesRow.submissions.is_(None), GatewayPlacesRow.held_until > now
     )

@@ -102,7 +102,7 @@ class ReplyChoiceRow(Table):
 
 
 class ErasedConversationRow(Table):
-    """For the processes that remember it; ``number`` grows in the order of the commits. Kept for a day."""
+    """An erased conversation, for the processes that remember it. ``number`` grows in the order of the commits; rows are kept for a day."""
 
     __tablename__ = "erased_conversations"
     __table_args__ = {"sqlite_autoincrement": True}

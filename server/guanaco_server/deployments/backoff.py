@@ -1,4 +1,4 @@
-"""How often the reconciler may act on one deployment: a token bucket whose refill slows down.
+"""Limits how often the reconciler may act on one deployment, by a token bucket whose refill slows down.
 
 The first ``BURST`` actions are free. After that a token comes every ``delay``, which doubles each time the bucket
 runs empty, from ``first_delay_s`` to ``LONGEST_DELAY_S``. A bucket that got full again starts anew. Something done
@@ -31,7 +31,7 @@ class Backoff:
         self._buckets: dict[str, _Bucket] = {}
 
     def allows(self, name: str) -> bool:
-        """Whether to act on it now; True takes a token."""
+        """Return whether to act on it now; True takes a token."""
         now = self._clock.now()
         bucket = self._buckets.setdefault(name, _Bucket(now, self._first_delay_s))
         gained = (now - bucket.at).total_seconds() / bucket.delay_s

@@ -105,7 +105,7 @@ class VersionsBeside:
         return ServedVersion.model_validate(row, from_attributes=True) if row else None
 
     async def can_take_over(self, key: str) -> bool:
-        """Whether the version beside answers with as many replicas as the version that serves."""
+        """Return whether the version beside answers with as many replicas as the version that serves."""
         fresh, served = (
             await self._deployments.find(key),
             await self._deployments.find(submission_of(key)),
@@ -117,7 +117,7 @@ class VersionsBeside:
         )
 
     async def is_idle(self, key: str) -> bool:
-        """Whether none of its servers works on a request. One that does not answer may still do so.
+        """Return whether none of its servers works on a request. One that does not answer may still do so.
 
         A server that others use is not stopped when this version goes, so nothing of it has to end before.
         """

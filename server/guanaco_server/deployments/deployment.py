@@ -21,7 +21,7 @@ _WITHOUT_REPLICAS = frozenset({Phase.WAITING, Phase.SLEEPING, Phase.WAKING})
 
 @dataclass(frozen=True)
 class Deployment:
-    """What should be served. ``submission_id`` is the deployment's key; ``server`` is the engine that it was given, if that is not named so.
+    """A deployment: what should be served. ``submission_id`` is the deployment's key; ``server`` is the engine that it was given, if that is not named so.
 
     A private one shares its model server with no other. ``base_key`` is the artifact that its server holds, where that serves adapters.
     """
@@ -87,7 +87,7 @@ class Deployment:
 
     @property
     def is_adapter(self) -> bool:
-        """Whether it is an adapter on a server that holds its base."""
+        """Return whether it is an adapter on a server that holds its base."""
         return is_adapter(self.artifact_key, self.base_key)
 
     @property

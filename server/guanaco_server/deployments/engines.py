@@ -103,7 +103,7 @@ async def exchange(session: AsyncSession, one: str, other: str) -> None:
 
 
 async def is_shared(session: AsyncSession, row: DeploymentRow) -> bool:
-    """Whether others may join the deployment's engine, so that its name may change hands."""
+    """Return whether others may join the deployment's engine, so that its name may change hands."""
     engine = await session.get(EngineRow, row.server_key)
     return engine is not None and engine.digest is not None
 

@@ -139,7 +139,7 @@ class HangDetector:
         self._failed_looks.pop(row.submission_id, None)
 
     def hangs(self, row: DeploymentRow) -> bool:
-        """Whether to stop the whole deployment, after a check at which no server answered."""
+        """Return whether to stop the whole deployment, after a check at which no server answered."""
         if row.phase is Phase.RESTARTING:
             since = max(row.updated_at, self._excused_until.get(row.submission_id, row.updated_at))
             return self._clock.now() - since > self._ready_timeout

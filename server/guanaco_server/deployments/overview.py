@@ -1,4 +1,4 @@
-"""What all deployments together are: how many serve, what they hold, and how busy their model servers are."""
+"""Counts over all deployments: how many serve, what they hold, and how busy their model servers are."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ async def others_of_engine(session: AsyncSession, row: DeploymentRow) -> Sequenc
 
 
 async def is_used_by_others(session: AsyncSession, key: str) -> bool:
-    """Whether a deployment of another key uses the model server that is named after this one."""
+    """Return whether a deployment of another key uses the model server that is named after this one."""
     found = select(DeploymentRow.submission_id).where(DeploymentRow.server == key).limit(1)
     return await session.scalar(found.where(DeploymentRow.submission_id != key)) is not None
 

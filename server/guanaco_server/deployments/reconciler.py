@@ -183,7 +183,7 @@ class Reconciler:
                 task.result()
 
     async def _drop_tasks(self) -> None:
-        """Who does not lead any more must not act."""
+        """End the tasks: a process that does not lead any more must not act."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)

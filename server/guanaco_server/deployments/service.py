@@ -170,7 +170,7 @@ class DeploymentService:
 
     @property
     def can_add_adapters(self) -> bool:
-        """Whether model servers of this platform have control routes."""
+        """Return whether model servers of this platform have control routes."""
         return self._cluster.can_relabel
 
     async def expect_server(self) -> None:
@@ -251,7 +251,7 @@ class DeploymentService:
             return await queries.by_submission(session, submission_id)
 
     async def has_wish(self, submission_id: str, run: int) -> bool:
-        """Whether this run of the submission has a deployment, with room or without."""
+        """Return whether this run of the submission has a deployment, with room or without."""
         row = await self.find(submission_id)
         return row is not None and row.run == run
 
@@ -322,7 +322,7 @@ class DeploymentService:
             )
 
     async def holds_another(self, row: DeploymentRow, endpoints: Sequence[str]) -> bool:
-        """Whether one of these servers of the deployment holds another artifact than it should."""
+        """Return whether one of these servers of the deployment holds another artifact than it should."""
         if not self._cluster.can_relabel:
             return False
         try:
@@ -431,7 +431,7 @@ class DeploymentService:
         return not is_used
 
     async def is_served_for_others(self, key: str) -> bool:
-        """Whether its engine serves other deployments, so that the reconciler keeps it running."""
+        """Return whether its engine serves other deployments, so that the reconciler keeps it running."""
         async with self._database.read() as session:
             row = await queries.by_submission(session, key)
             others = await queries.others_of_engine(session, row) if row else ()

@@ -1,4 +1,4 @@
-"""From a submission to the process that serves it: the recipe, the resources, the command."""
+"""Makes of a submission the process that serves it: the recipe, the resources, the command."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ANY_MACHINE = Resources()
 
 @dataclass(frozen=True)
 class AdapterLimits:
-    """How model servers that serve adapters are started. At most ``at_once`` of them compute together; ``kept`` stay in memory."""
+    """The limits of model servers that serve adapters. At most ``at_once`` adapters compute together; ``kept`` stay in memory."""
 
     max_rank: int = 64
     at_once: int = 8
@@ -54,7 +54,7 @@ class AdapterLimits:
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """How this platform starts model servers."""
+    """The options with which this platform starts model servers."""
 
     command: tuple[str, ...]
     args: tuple[str, ...]
@@ -71,7 +71,7 @@ def deployment_name(key: str) -> str:
 
 
 def is_remote(artifact_uri: str) -> bool:
-    """Whether a model server needs URLs to open the artifact."""
+    """Return whether a model server needs URLs to open the artifact."""
     return urlsplit(artifact_uri).scheme != "file"
 
 

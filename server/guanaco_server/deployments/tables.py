@@ -1,4 +1,4 @@
-"""What should be served, and where it is."""
+"""The tables of the deployments: what should be served, and where it is."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Phase(OpenEnum):
 
     @property
     def has_server(self) -> bool:
-        """Whether its model server should run."""
+        """Return whether its model server should run."""
         return self in (Phase.READY, Phase.DRAINING) or self.is_getting_ready
 
     @property
@@ -115,7 +115,7 @@ class DeploymentRow(Table):
 
     @property
     def is_adapter(self) -> bool:
-        """Whether it is an adapter on a server that holds its base."""
+        """Return whether it is an adapter on a server that holds its base."""
         return is_adapter(self.artifact_key, self.base_key)
 
     @property
@@ -133,7 +133,7 @@ class DeploymentRow(Table):
 
     @property
     def is_understood(self) -> bool:
-        """Whether this version knows its phase and all of how it is served; else it leaves the server alone."""
+        """Return whether this version knows its phase and all of how it is served; else it leaves the server alone."""
         return not any(unknown_members([self.phase, self.quantization, self.recipe]))
 
 

@@ -34,7 +34,7 @@ def submission_of(key: str) -> str:
 
 
 def is_adapter(artifact_key: str | None, base_key: str | None) -> bool:
-    """Whether the artifact is an adapter on a server that holds its base."""
+    """Return whether the artifact is an adapter on a server that holds its base."""
     return base_key is not None and base_key != artifact_key
 
 
@@ -56,14 +56,14 @@ def run_of(key: str) -> int:
 
 @dataclass(frozen=True)
 class ConversationStart:
-    """What the choice of a version depends on: the conversation's id, and when it began, in seconds since 1970."""
+    """The facts on which the choice of a version depends: the conversation's id, and when it began, in seconds since 1970."""
 
     id: str
     began_at: float
 
 
 class ServedVersion(BaseModel):
-    """How a version is served: what a rollback needs to bring it back."""
+    """A version as it is served, with all that a rollback needs to bring it back."""
 
     model_config = ConfigDict(frozen=True)
 

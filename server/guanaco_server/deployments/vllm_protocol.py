@@ -156,7 +156,7 @@ def _parse(data: str | bytes) -> dict[str, Any]:
 
 
 def error_text(answer: Any) -> str | None:
-    """What the server says of an error, without what a developer must not read."""
+    """Return what the server says of an error, without what a developer must not read."""
     if not isinstance(answer, dict) or not (error := answer.get("error")):
         return None
     said = str(error.get("message") if isinstance(error, dict) else error)[:MAX_ERROR_CHARS]

@@ -1,4 +1,4 @@
-"""Where an artifact is, and the folder with its config and tokenizer that vLLM takes for a model.
+"""Finds an artifact, and provides the folder with its config and tokenizer that vLLM takes for a model.
 
     file:///…/key     that folder; nothing is copied
     s3://…/key        presigned URLs by path, JSON in GUANACO_ARTIFACT_URLS: they are secrets, never arguments
@@ -43,7 +43,7 @@ class ArtifactSource:
 
     @property
     def folder(self) -> Path | None:
-        """Where the artifact is on this machine."""
+        """Return the artifact's folder, if it is on this machine."""
         parts = urlsplit(self.uri)
         return Path(unquote(parts.path)) if parts.scheme == "file" else None
 

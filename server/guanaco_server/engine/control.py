@@ -1,4 +1,4 @@
-"""Which artifact a model server holds, and how it takes another one: an ASGI layer around vLLM's app.
+"""Controls which artifact a model server holds, and has it take another one: an ASGI layer around vLLM's app.
 
     GET  /health            with the header X-Guanaco-Artifact: the key of the artifact that it holds
     POST /guanaco/swap      take another artifact's weights; only for the platform, which has the server's token
@@ -81,7 +81,7 @@ class Weights(Protocol):
 
 @dataclass(frozen=True)
 class SwapRequest:
-    """What the platform asks for: an artifact, the URLs of its files, and how long open replies may take before it."""
+    """A request of the platform: an artifact, the URLs of its files, and how long open replies may take before the swap."""
 
     source: ArtifactSource
     drain_s: float

@@ -44,7 +44,7 @@ def hold() -> threading.Thread | None:
 
 
 def is_held(path: str) -> bool:
-    """Whether a platform holds the lock; a lock file that was removed is held by nobody."""
+    """Return whether a platform holds the lock; a lock file that was removed is held by nobody."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -99,7 +99,7 @@ class ArtifactLoader(BaseModelLoader):
 
 
 class SwappingWorker:
-    """What vLLM adds to its worker: taking the weights of another artifact of the same shape."""
+    """An extension of vLLM's worker, which can take the weights of another artifact of the same shape."""
 
     def guanaco_reload(
         self, artifact: str, urls: dict[str, str], folder: str, is_cached: bool

@@ -35,7 +35,7 @@ def _none(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which tensors a process reads, by default all. ``is_ours_alone`` is true of tensors that only this rank of the ``ranks`` reads."""
+    """The tensors that a process reads, by default all. ``is_ours_alone`` is true of tensors that only this rank of the ``ranks`` reads."""
 
     is_wanted: Callable[[str], bool] = _every
     rank: int = 0
@@ -48,7 +48,7 @@ class Selection:
         return sorted(wanted, key=lambda record: record.offset)
 
     def verifies(self, record: TensorRecord, number: int) -> bool:
-        """Whether the piece of that number, counted over the whole file, is this rank's to hash."""
+        """Return whether the piece of that number, counted over the whole file, is this rank's to hash."""
         return number % self.ranks == self.rank or self.is_ours_alone(record.name)
 
 

@@ -226,7 +226,7 @@ def _fresh(size_bytes: int) -> mmap.mmap:
 
 
 def _is_let_go(buffer: mmap.mmap) -> bool:
-    """Whether nobody uses the buffer. A mapping refuses to be resized, even to its own size, while it is exported."""
+    """Return whether nobody uses the buffer. A mapping refuses to be resized, even to its own size, while it is exported."""
     try:
         buffer.resize(len(buffer))
     except BufferError:

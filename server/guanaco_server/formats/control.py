@@ -1,4 +1,4 @@
-"""What the platform and a model server's control layer say to each other (``engine/control.py``)."""
+"""Names of the protocol between the platform and a model server's control layer (``engine/control.py``)."""
 
 from __future__ import annotations
 

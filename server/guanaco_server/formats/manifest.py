@@ -53,7 +53,7 @@ class TensorRecord(BaseModel):
 
 
 class AdapterPart(BaseModel):
-    """What makes an artifact a LoRA adapter that was not merged: its tensors are added to those of ``base_key`` when text is generated.
+    """The part of a manifest that only an unmerged LoRA adapter has: its tensors are added to those of ``base_key`` when text is generated.
 
     ``scales`` are by module: W + scale * B A, as in a merge.
     """
@@ -65,7 +65,7 @@ class AdapterPart(BaseModel):
 
 
 class Manifest(BaseModel):
-    """What an artifact holds and what it was made from; ``files`` are the small ones, without the manifest itself.
+    """The contents of an artifact, and what it was made from; ``files`` are the small ones, without the manifest itself.
 
     ``adapter`` is None for a whole model. An adapter's small files are those that its merged model would have.
     """

@@ -1,4 +1,4 @@
-"""What the platform and a pod of a pool say to each other (``engine/pool/keeper.py``)."""
+"""Names of the protocol between the platform and a pod of a pool (``engine/pool/keeper.py``)."""
 
 from __future__ import annotations
 

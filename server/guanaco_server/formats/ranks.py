@@ -9,5 +9,5 @@ RANKS = re.compile(r"--?(tp|pp|dp|(tensor|pipeline|data)[-_]parallel|distributed
 
 
 def has_ranks(arguments: Iterable[str]) -> bool:
-    """Whether several processes may share the model."""
+    """Return whether several processes may share the model."""
     return any(map(RANKS.match, arguments))

@@ -15,7 +15,7 @@ MAX_BODY_BYTES = 262_144  # a message of 16,384 characters fits four times over
 
 @dataclass(frozen=True)
 class BodyLimits:
-    """How many bytes a body may have. ``uploads`` are paths below which it may have more."""
+    """The largest sizes of a request's body. ``uploads`` are paths below which it may be larger."""
 
     usual: int = MAX_BODY_BYTES
     uploads: Mapping[str, int] = field(default_factory=dict)

@@ -57,7 +57,7 @@ def router(
     async def read_stability(
         competition: Slug = OPEN, submission: SubmissionId = None
     ) -> LeaderboardStability:
-        """How few votes decide between neighbours at the top of the board, or around one submission."""
+        """Return how few votes decide between neighbours at the top of the board, or around one submission."""
         return await stability.pairs(competition, submission)
 
     @routes.get("/submissions/{submission_id}/metrics")
@@ -85,7 +85,7 @@ def router(
     async def read_patterns(
         competition: Slug = OPEN, account: Account = admin
     ) -> list[VotePattern]:
-        """Whose votes come from another kind of users than the others', the farthest first."""
+        """Return whose votes come from another kind of users than the others', the farthest first."""
         return await flags.patterns(competition)
 
     @routes.post("/votes/{feedback_id}/allow")
@@ -98,7 +98,7 @@ def router(
 
     @routes.get("/competitions/{competition_id}/uniform")
     async def read_uniform(competition_id: str, account: Account = admin) -> UniformRatios:
-        """What uniform assignment would have shown, from the recorded chance of each assignment."""
+        """Return what uniform assignment would have shown, from the recorded chance of each assignment."""
         return await uniform.ratios(competition_id)
 
     @routes.post("/competitions/{competition_id}/freeze")

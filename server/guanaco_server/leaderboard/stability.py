@@ -77,7 +77,7 @@ class StabilityService:
         )
 
     async def _read(self, competition: Competition) -> Ballots:
-        """By thumbs the counts do; the other rules need each user's votes."""
+        """Read the ballots. For a board by thumbs the counts are enough; the other rules need each user's votes."""
         async with self._database.read(may_be_stale=True) as session:
             if competition.ranking is not RankingRule.THUMBS_UP:
                 votes = await queries.votes_in(session, competition.id)

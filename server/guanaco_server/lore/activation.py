@@ -145,7 +145,7 @@ def _is_said_by_pattern(entry: LoreEntry, key: str, text: str) -> bool:
 
 
 def _is_said(entry: LoreEntry, key: str, text: str) -> bool:
-    """Whether a key stands in a text as whole words."""
+    """Return whether a key stands in a text as whole words."""
     if not entry.is_case_sensitive:
         key, text = key.casefold(), _folded(text)
     key = key.strip()
@@ -166,7 +166,7 @@ def _folded(text: str) -> str:
 
 
 def _is_joined(left: str, right: str) -> bool:
-    """Whether two characters are of one word."""
+    """Return whether two characters are of one word."""
     return all(one.isalnum() and one < UNSPACED_FROM for one in (left, right))
 
 

@@ -84,7 +84,7 @@ def _capped(tree: Any) -> Any:
 
 
 def _of_all(parts: Iterable[tuple[Any, Any]]) -> _Cost:
-    """What follows a part is tried after each of its paths."""
+    """Return what follows a part is tried after each of its paths."""
     work, paths = 0, 1
     for part in parts:
         cost = _of(*part)

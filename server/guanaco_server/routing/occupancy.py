@@ -1,4 +1,4 @@
-"""Which submissions are at capacity: as many of their turns are answered, or wait, as their stress check showed them to hold.
+"""Finds the submissions that are at capacity: as many of their turns are answered, or wait, as their stress check showed them to hold.
 
 The database is counted once a refresh: a turn is counted from its claim to its end, in whichever process it is. What
 waits in this process is known at once. The places of a version that a redeploy brings up beside are counted too. Submissions that

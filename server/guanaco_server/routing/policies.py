@@ -147,7 +147,7 @@ async def adaptive(
 
 
 def top_two(chances: Sequence[float]) -> list[float]:
-    """How often top-two Thompson sampling takes each, by its probability of being the best."""
+    """Return how often top-two Thompson sampling takes each, by its probability of being the best."""
     if len(chances) < 2:
         return list(chances)
     first = max(range(len(chances)), key=chances.__getitem__)

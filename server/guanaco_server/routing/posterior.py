@@ -1,4 +1,4 @@
-"""How probable it is of each entry that it is the best one, given its ratings.
+"""Computes for each entry the probability that it is the best one, given its ratings.
 
 Of an entry with u thumbs up and d down the true ratio is distributed as Beta(1 + u, 1 + d), the posterior of a uniform
 prior. The entry is the best one with the probability

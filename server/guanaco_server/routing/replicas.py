@@ -1,4 +1,4 @@
-"""Which replica answers: the one that has the conversation's prefix in its cache, unless it is busy or ill.
+"""Chooses the replica that answers: the one that has the conversation's prefix in its cache, unless it is busy or ill.
 
 Order is by rendezvous hashing of the conversation. A replica takes part while
 
@@ -42,7 +42,7 @@ FORGOTTEN_AFTER = 4_096  # endpoints of servers long gone
 
 
 class Replica:
-    """What this process knows of one model server. Times are of the chooser's clock, in seconds."""
+    """One model server, as far as this process knows it. Times are of the chooser's clock, in seconds."""
 
     __slots__ = (
         "answered_at", "ejected_until", "ejections", "endpoint", "faults", "first_tokens", "in_flight",
@@ -66,7 +66,7 @@ class Replica:
         return self.ejected_until <= now and not (self.is_on_trial and self.probe is not None)
 
     def queued_s(self, now: float) -> float:
-        """For how long the head of its queue has waited: whoever comes now waits at least as long. One that was overtaken is no head."""
+        """Return for how long the head of its queue has waited: whoever comes now waits at least as long. One that was overtaken is no head."""
         for ask in self.waiting:
             if ask.at > self.served_up_to:
                 return now - ask.at
@@ -127,7 +127,7 @@ class ReplicaChooser:
         return Ask(self, self.of(endpoint), endpoints, is_streamed)
 
     def in_flight(self) -> dict[str, int]:
-        """By endpoint."""
+        """The requests under way, by endpoint."""
         return {name: replica.in_flight for name, replica in self._replicas.items()}
 
     def of(self, endpoint: str) -> Replica:
@@ -182,7 +182,7 @@ class Ask:
 
     @property
     def is_answering(self) -> bool:
-        """Whether the replica has answered anybody since: then it is busy, and not ill."""
+        """Return whether the replica has answered anybody since: then it is busy, and not ill."""
         return self._replica.answered_at > self.at
 
     def note_first_token(self) -> None:

@@ -123,7 +123,7 @@ class RoutingService:
         self._commits.wake()
 
     def age_s(self) -> float:
-        """How old the snapshot is."""
+        """Return how old the snapshot is."""
         return time.monotonic() - self._refreshed_at
 
     async def refresh(self) -> None:
@@ -157,7 +157,7 @@ class RoutingService:
             self._refreshed_at = now
 
     def live(self) -> list[LiveSubmission]:
-        """What takes conversations now, ready or asleep, in no order."""
+        """Return what takes conversations now, ready or asleep, in no order."""
         return [self._live(serving) for serving in self._serving.values() if _takes(serving)]
 
     async def assign(
@@ -223,7 +223,7 @@ class RoutingService:
         return None
 
     def _alike(self, pool: Pool, serving: ServingSubmission) -> frozenset[str]:
-        """Those of the pool that what does not fit here does not fit either."""
+        """Return those of the pool that refuse whatever this one refuses."""
         others = (self._serving[name] for name in pool.snapshot.ids if name in self._serving)
         return frozenset(other.id for other in others if _fit_key(other) == _fit_key(serving))
 
@@ -271,7 +271,7 @@ class RoutingService:
         return assigned
 
     async def _asleep(self, competition: Competition) -> Pool:
-        """Those that sleep or wake, with the competition's rule."""
+        """Return the submissions that sleep or wake, with the competition's rule."""
         asleep = await self._sleeper.asleep()
         sleeping = [one for one in self._serving.values() if one.id in asleep and _takes(one)]
         entrants = admitted(competition, sleeping)
@@ -297,12 +297,12 @@ class RoutingService:
         return Assigned(self._live(serving))
 
     def asks_for_feedback(self, competition_id: str, questions: int) -> bool:
-        """Whether a running competition asks for the user's opinion after the reply to this many messages."""
+        """Return whether a running competition asks for the user's opinion after the reply to this many messages."""
         rules = self._rules.get(competition_id)
         return rules is not None and rules.feedback_after == questions
 
     def has_battles(self, competition_id: str) -> bool:
-        """Whether a running competition lets two submissions answer one message."""
+        """Return whether a running competition lets two submissions answer one message."""
         rules = self._rules.get(competition_id)
         return rules is not None and rules.duels.battles
 
@@ -320,7 +320,7 @@ class RoutingService:
         return self._serving.get(submission_id)
 
     def can_take(self, submission_id: str) -> bool:
-        """Whether it is awake and has room now."""
+        """Return whether it is awake and has room now."""
         return self._is_open(submission_id) and submission_id not in self._occupancy.full
 
     async def record(self, session: AsyncSession, assigned: Assigned, kept: timedelta) -> None:
@@ -406,7 +406,7 @@ class RoutingService:
         self._rules[competition.id], self._pools[competition.id] = competition, pool
 
     def _is_open(self, submission_id: str) -> bool:
-        """Whether new conversations may go there at once."""
+        """Return whether new conversations may go there at once."""
         serving = self._serving.get(submission_id)
         return (
             serving is not None
@@ -437,7 +437,7 @@ def _fit_key(serving: ServingSubmission) -> object:
 
 
 def _takes(serving: ServingSubmission) -> bool:
-    """Whether new conversations may go there while it has a model server."""
+    """Return whether new conversations may go there while it has a model server."""
     return serving.status is Status.DEPLOYED and serving.is_understood
 
 

@@ -67,7 +67,7 @@ def take(
 
 
 async def policy_of(snapshot: Snapshot, posterior: Posterior) -> AssignmentPolicy:
-    """How the snapshot's rule chooses; uniformly where this version does not know the rule."""
+    """Return how the snapshot's rule chooses; uniformly where this version does not know the rule."""
     rule, entries = snapshot.rule, snapshot.entries
     match rule.kind:
         case AssignmentKind.NEWEST:

@@ -1,4 +1,4 @@
-"""What repeatable assignments were made of."""
+"""The tables of what repeatable assignments were made of."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ async def delete_unneeded_hub_tokens(session: AsyncSession) -> None:
 
 
 def _is_prepared_beside() -> ColumnElement[bool]:
-    """Whether the submission's run is one beside the version that serves."""
+    """Return whether the submission's run is one beside the version that serves."""
     return exists().where(
         RolloutRow.submission_id == SubmissionRow.id,
         RolloutRow.run == SubmissionRow.run,
@@ -106,7 +106,7 @@ async def lock_quota(session: AsyncSession, account_id: str) -> QuotaRow:
 
 
 async def run_starts(session: AsyncSession, account_id: str, since: datetime) -> list[datetime]:
-    """When the account has begun runs since then, the oldest first."""
+    """Return when the account has begun runs since then, the oldest first."""
     statement = select(RunStartRow.at).where(
         RunStartRow.account_id == account_id, RunStartRow.at > since
     )
@@ -518,7 +518,7 @@ async def status_events(session: AsyncSession, submission_id: str) -> Sequence[S
 
 
 async def has_been(session: AsyncSession, submission_id: str, status: Status) -> bool:
-    """Whether the submission ever had the status."""
+    """Return whether the submission ever had the status."""
     events = await status_events(session, submission_id)
     return any(event.data.get("status") == status for event in events)
 

@@ -1,4 +1,4 @@
-"""What each developer may use: runs of the pipeline an hour, submissions that are live or in progress, bytes of weights.
+"""Limits what each developer may use: runs of the pipeline an hour, submissions that are live or in progress, bytes of weights.
 
 A sweep counts once, as one submission and as one run. Every check is made in the transaction that takes a place, which holds the developer's row: of two requests at the same
 time the second counts the first. Admins have no limits.
@@ -185,7 +185,7 @@ def _use(used: int, limit: int) -> QuotaUse:
 
 
 def _next(starts: list[datetime], per_hour: int) -> datetime | None:
-    """When so many of the runs are an hour ago that another may begin; None if it may now."""
+    """Return when so many of the runs are an hour ago that another may begin; None if it may now."""
     if not per_hour or len(starts) < per_hour:
         return None
     return starts[len(starts) - per_hour] + WINDOW

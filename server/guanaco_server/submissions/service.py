@@ -80,7 +80,7 @@ class ServingSubmission:
 
     @property
     def is_understood(self) -> bool:
-        """Whether this version can make prompts for it; a newer one may have stored its formatter."""
+        """Return whether this version can make prompts for it; a newer one may have stored its formatter."""
         return not isinstance(self.formatter, UnknownPrompt)
 
 
@@ -100,7 +100,7 @@ class SubmissionBrief:
 
 @dataclass(frozen=True)
 class SubmissionFilter:
-    """Which submissions to list; ``text`` is looked for in id, name and developer. Empty fields filter nothing."""
+    """A filter for lists of submissions. ``text`` is looked for in id, name and developer. Empty fields filter nothing."""
 
     statuses: tuple[Status, ...] = ()
     text: str = ""

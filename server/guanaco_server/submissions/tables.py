@@ -79,7 +79,7 @@ class SubmissionRow(Table):
 
 
 def is_understood(submission: SubmissionRow | Submission) -> bool:
-    """Whether this version knows how the submission is to be served; a newer one may have stored it."""
+    """Return whether this version knows how the submission is to be served; a newer one may have stored it."""
     how = [submission.kind, submission.dtype, submission.quantization]
     return not any(unknown_members([*how, submission.formatter, submission.reward_formatter]))
 
@@ -105,7 +105,7 @@ class SweepRow(Table):
 
 
 class AliasRow(Table):
-    """Which submission a developer calls by this name: one of the repo at a time."""
+    """A developer's name for a submission, which stands for one submission of the repo at a time."""
 
     __tablename__ = "submission_aliases"
 
@@ -127,7 +127,7 @@ class HubTokenRow(Table):
 
 
 class QuotaRow(Table):
-    """What an admin has set for one developer; where it is none, the platform's own limit holds, and 0 is no limit."""
+    """The limits that an admin has set for one developer. Where one is None, the platform's own limit holds; 0 is no limit."""
 
     __tablename__ = "quotas"
 
@@ -139,7 +139,7 @@ class QuotaRow(Table):
 
 
 class RunStartRow(Table):
-    """When a developer began a run of the pipeline, by a submission or a redeploy; kept for an hour."""
+    """The start of a run of the pipeline, by a submission or a redeploy; kept for an hour."""
 
     __tablename__ = "run_starts"
     __table_args__ = (Index("ix_run_starts_account_id_at", "account_id", "at"),)

@@ -1,4 +1,4 @@
-"""Who may see a submission: its developer, and admins; what an admin does with another's is noted."""
+"""Lets its developer and admins see a submission, and notes what an admin does with another's."""
 
 from __future__ import annotations
 

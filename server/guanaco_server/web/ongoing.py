@@ -61,7 +61,7 @@ class OngoingReply:
 
     @property
     def text(self) -> str:
-        """What is written until now."""
+        """Return what is written until now."""
         return self._text
 
     def add(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""What an app does with its own conversations beside talking: lists them, notes things, changes and judges messages.
+"""Carries out what an app does with its own conversations beside talking: it lists them, notes things, changes and judges messages.
 
 Whatever changes messages counts it in the conversation's ``message_count``. So every process reads the history again
 before the next turn, and the leaderboard measures the conversation again. While a reply is being written nothing is changed.

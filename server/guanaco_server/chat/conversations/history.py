@@ -63,12 +63,12 @@ class History:
 
     @property
     def has_asked(self) -> bool:
-        """Whether there is a user message to answer."""
+        """Return whether there is a user message to answer."""
         return len(self.turns) > len(self.tail)
 
     @property
     def questions(self) -> int:
-        """How many messages of the user there are."""
+        """Return how many messages of the user there are."""
         return sum(turn.sender is Sender.USER for turn in self.turns)
 
     @property

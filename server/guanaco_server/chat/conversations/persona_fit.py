@@ -1,4 +1,4 @@
-"""Whether a bot's persona leaves room for a conversation in what a model is given.
+"""Checks that a bot's persona leaves room for a conversation in what a model is given.
 
 The prompt of a short first message must fit with MESSAGE_TOKENS to spare, an eighth of a small input. It is rendered as
 the message would be: bytes that are few enough are proof, and else the submission's tokenizer counts.
@@ -34,7 +34,7 @@ class PersonaFit:
         self.problem: PersonaTooLong | None = None
 
     async def fits(self, serving: ServingSubmission) -> bool:
-        """Where it does not, ``problem`` has the figures of the submission with the most room."""
+        """Return whether the persona fits. If not, ``problem`` has the figures of the submission with the most room."""
         size = serving.params.max_input_tokens
         key = (serving.artifact_key, serving.formatter, size)
         if key not in self._tried:

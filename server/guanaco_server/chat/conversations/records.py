@@ -58,7 +58,7 @@ class RecordedConversation:
 
 @dataclass(frozen=True)
 class RateableConversation:
-    """What a rating says of its conversation."""
+    """A conversation, as far as a rating needs to know it."""
 
     id: str
     account_id: str
@@ -137,7 +137,7 @@ async def rateable(session: AsyncSession, ids: Iterable[str]) -> dict[str, Ratea
 
 
 def _has_reply() -> ColumnElement[bool]:
-    """Whether the model has said something that is still there."""
+    """Return whether the model has said something that is still there."""
     return exists().where(
         MessageRow.conversation_id == ConversationRow.id,
         MessageRow.sender == Sender.BOT,

@@ -106,7 +106,7 @@ class ConversationService:
         self._on_erasing.append(eraser)
 
     async def open(self, account: Account, request: ConversationRequest) -> ConversationOpened:
-        """Without consent nothing is stored."""
+        """Open a conversation. Nothing is stored of a user who has not consented."""
         if not request.consent:
             raise ConsentRequired
         if known := await self._known(account, request):
@@ -221,7 +221,7 @@ class ConversationService:
             return _read_conversation(row, await queries.messages_of(session, [conversation_id]))
 
     async def assignment(self, conversation_id: str) -> AssignmentReplay:
-        """How it got its submission, and what the same choice comes to now."""
+        """Return how it got its submission, and what the same choice comes to now."""
         return await assignment_of(self._database, self._routing, conversation_id)
 
     async def messages(
@@ -474,7 +474,7 @@ class Forgetting:
         self._listeners.append(listener)
 
     async def start(self) -> None:
-        """What was erased before nobody here can remember."""
+        """Begin behind the erasures that were made before this process could remember anything."""
         async with self._database.read() as session:
             self._seen = await queries.last_erased(session)
         self._background.start(self._run())

@@ -19,7 +19,7 @@ class Deadline:
         self._is_over = False
 
     def move(self, at: float) -> None:
-        """To a later time; the timer finds out when it goes off."""
+        """Move the deadline to a later time. The timer learns of it when it goes off."""
         self._at = at
 
     def __enter__(self) -> Self:

@@ -261,7 +261,7 @@ class ReplyGenerator:
         scene: Scene | None,
         began: float,
     ) -> AsyncGenerator[Chunk, None]:
-        """From the conversation's replica, within the deadlines; a reply that has not begun is asked of the next one."""
+        """Stream from the conversation's replica, within the deadlines. A reply that has not begun is asked of the next one."""
         loop, limits = asyncio.get_running_loop(), self._deadlines
         first_token_by = began + limits.first_token_s
         endpoints: Sequence[str] = live.endpoints

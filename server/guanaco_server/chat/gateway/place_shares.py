@@ -1,4 +1,4 @@
-"""How the gateway processes share an engine's places: the decision alone, a pure function of what each of them says.
+"""Decides how the gateway processes share an engine's places: a pure function of what each of them says.
 
 Each says how many places it holds and how many it wants: its turns under way and waiting, by submission and app. The places
 are the submissions' first: each gets what it wants, or its max-min fair part of all of them, so what one does not use the

@@ -254,7 +254,7 @@ class TurnPlaces:
         return time.monotonic() - began
 
     def _most_waiting(self, engine: _Engine) -> int:
-        """As many as can be answered within ``wait_s``."""
+        """Return how many turns may wait: as many as can be answered within ``wait_s``."""
         capacity = self._capacity(engine.key) or 1
         places = max(1, self._limit(engine) or capacity)
         if not engine.turn_s:
@@ -286,7 +286,7 @@ class TurnPlaces:
         self._give_places(engine)
 
     def _give_places(self, engine: _Engine) -> None:
-        """To those who wait, as far as there are any."""
+        """Give the free places to those who wait."""
         while engine.queue.waiting and engine.queue.in_flight < self._limit(engine):
             ticket = engine.queue.next()
             assert ticket is not None, "one waits"
@@ -307,7 +307,7 @@ class TurnPlaces:
             self._crowded.discard(key)
 
     def _ask_for_more(self, engine: _Engine) -> None:
-        """Where asking can help; else the next beat comes soon enough."""
+        """Ask the other gateways for places where that can help. Otherwise the next beat comes soon enough."""
         if not self._is_measured(engine):
             return
         is_lapsed = time.monotonic() >= engine.granted_until
@@ -451,7 +451,7 @@ class CheckPlaces:
 
 
 async def has_older_gateway(session: AsyncSession, now: datetime) -> bool:
-    """Whether a gateway of the version before was asked for a reply lately. It asks a model server for a submission by the submission's own name."""
+    """Return whether a gateway of the version before was asked for a reply lately. It asks a model server for a submission by the submission's own name."""
     return await queries.has_older_gateway(session, now)
 
 

@@ -98,7 +98,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class ReplyDescription:
-    """What OpenAPI says of a reply: whole, and as the events of a stream."""
+    """The description of a reply in OpenAPI: whole, and as the events of a stream."""
 
     tag: str
     whole: type[BaseModel]
@@ -124,7 +124,7 @@ class ReplyRoute:
     has_other_methods: bool = False
 
     def described(self, auth: Auth) -> APIRoute:
-        """What describes the route to OpenAPI. It answers nothing: the gateway is in front of it."""
+        """Make the route that describes it to OpenAPI. It answers nothing: the gateway is in front of it."""
 
         def never() -> None:
             raise AssertionError(f"the gateway answers {self.path}")

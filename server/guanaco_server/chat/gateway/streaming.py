@@ -46,7 +46,7 @@ Events = AsyncGenerator[Any, None]
 
 @dataclass(frozen=True)
 class Encoder:
-    """How a protocol writes a reply: ``whole`` as JSON, pieces, end and error as server-sent events; ``problem`` answers in the reply's place, and ``reply`` is the whole's model."""
+    """Writes a reply as a protocol has it: ``whole`` as JSON, pieces, end and error as server-sent events; ``problem`` answers in the reply's place, and ``reply`` is the whole's model."""
 
     pieces: Callable[[Any], bytes]
     end: Callable[[Any], bytes]
@@ -166,7 +166,7 @@ class ReplyResponse:
         await self._send({**start, "headers": [*headers, *self._id_headers]})
 
     async def _while_connected(self, work: Coroutine[Any, Any, None]) -> None:
-        """Until it is done, or the client has left: then the work is cancelled."""
+        """Wait until the work is done. If the client leaves before, cancel it."""
         task = asyncio.current_task()
         assert task is not None
         watch = _Watch(self._receive, task, self._beat, self._heartbeat_s)

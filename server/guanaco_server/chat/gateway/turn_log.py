@@ -265,7 +265,7 @@ class TurnLog:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether the connection or another transaction is to blame, and not what was sent."""
+    """Return whether the connection or another transaction is to blame, and not what was sent."""
     if isinstance(error, DBAPIError):
         return error.connection_invalidated or _is_passing(error.orig)
     return _is_passing(error)

@@ -1,4 +1,4 @@
-"""Who gets an engine's next free place: fair by submission first, then by app, then by the app's users, then by time.
+"""Decides who gets an engine's next free place: fair by submission first, then by app, then by the app's users, then by time.
 
     a place is free   to the submission that has the fewest turns under way, of those with equally few to the one whose turn
                       it is; within it to its apps by the same rule, within the app to its users; a user's own turns in their

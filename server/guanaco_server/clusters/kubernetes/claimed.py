@@ -1,4 +1,4 @@
-"""What the platform reads from pods that were claimed from a pool (pools.py).
+"""Reads the state of pods that were claimed from a pool (pools.py).
 
     waiting ── claimed: labels and owner change in one step ── ordered: it was given its model ──▶ served
 

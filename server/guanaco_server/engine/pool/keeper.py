@@ -225,7 +225,7 @@ class ControlPort(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, address: tuple[str, int], keeper: Keeper, token: str, cache: Path) -> None:
-        """Without a ``token`` nobody is authorized."""
+        """Authorize nobody where there is no ``token``."""
         super().__init__(address, _Handler)
         self.keeper = keeper
         self.token = token.encode()

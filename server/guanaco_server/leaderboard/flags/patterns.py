@@ -32,7 +32,7 @@ class Breadth:
 
 @dataclass(frozen=True)
 class Contrast:
-    """How far a submission's narrow votes are from what the others' narrow votes lead one to expect.
+    """The distance of a submission's narrow votes from what the others' narrow votes lead one to expect.
 
     Attributes:
         excess: The difference of the ratios of narrow and broad votes, less the same difference of all others.

@@ -141,7 +141,7 @@ def compares_users(rule: RankingRule) -> bool:
 
 
 def _ratio(count: VoteCount, alpha: float | None) -> Score:
-    """Without ``alpha`` the interval is for one look."""
+    """Return the ratio with its interval, which is for one look where there is no ``alpha``."""
     low, high = (
         wilson_interval(count.up, count.total)
         if alpha is None

@@ -31,7 +31,7 @@ LoraServing = Literal["merged", "adapter"]
 
 @dataclass(frozen=True)
 class AdapterPolicy:
-    """How this platform serves adapters. ``can_add``: its model servers take them while they run."""
+    """The way in which this platform serves adapters. ``can_add``: its model servers take them while they run."""
 
     serving: LoraServing = "merged"
     max_rank: int = 64

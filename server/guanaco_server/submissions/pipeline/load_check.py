@@ -128,7 +128,7 @@ class LoadCheck:
         return KnownLoad(report, row.id if is_own else None)
 
     async def _is_lost(self, key: str, endpoint: str, since: datetime | None) -> bool:
-        """Whether the replica that was asked is away, or was away since the check began."""
+        """Return whether the replica that was asked is away, or was away since the check began."""
         self._deployments.report_fault(key)
         for _ in range(LOST_LOOKS):
             if await self._deployments.ready_since(key, endpoint) != since:
@@ -149,5 +149,5 @@ def _asked_as_much(row: SubmissionRow, submission: Submission) -> bool:
 
 
 def _candidates(best_of: int, temperature: float) -> int:
-    """How many replies a request makes: one where all would be the same."""
+    """Return how many replies a request makes: one where all would be the same."""
     return best_of if temperature > 0 else 1

@@ -65,7 +65,7 @@ T = TypeVar("T")
 
 
 class Step(StrEnum):
-    """How one step of a workflow ended. After ``NEXT`` comes another step; all others end the workflow."""
+    """The end of one step of a workflow. After ``NEXT`` comes another step; all others end the workflow."""
 
     NEXT = "next"
     WAITING = "waiting"  # for room; the supervisor goes on with the run when there is some

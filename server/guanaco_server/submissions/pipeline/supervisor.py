@@ -61,7 +61,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Living:
-    """Who works: this process, with the workflows that it runs, and the other workers.
+    """The workers that live: this process, with the workflows that it runs, and the others.
 
     A worker that is silent is still one of the others: a survivor takes over what it left.
     """
@@ -83,7 +83,7 @@ def workflow_id(run: PipelineRun, number: int = 1) -> str:
 
 
 def workflow_number(run: PipelineRun, found_id: str) -> int | None:
-    """Which workflow of the run this is, from 1; None for one of another run."""
+    """Return which workflow of the run this is, from 1; None for one of another run."""
     first = workflow_id(run)
     if found_id == first:
         return 1

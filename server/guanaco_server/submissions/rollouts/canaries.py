@@ -33,7 +33,7 @@ SLOW_SHARE = 0.1
 
 @dataclass
 class Shown:
-    """What one version has shown. ``waits`` counts first tokens by bucket."""
+    """The replies of one version, counted. ``waits`` counts first tokens by bucket."""
 
     replies: int = 0
     faults: int = 0

@@ -212,5 +212,5 @@ async def _learn_what_is_slow(session: AsyncSession, rollout: RolloutRow) -> Non
 
 
 def _is_same(current: RolloutRow, seen: RolloutRow) -> bool:
-    """Whether nobody has moved the rollout on since it was read."""
+    """Return whether nobody has moved the rollout on since it was read."""
     return current.run == seen.run and current.phase is seen.phase

@@ -183,7 +183,7 @@ async def _encoded(events: FollowedEvents) -> AsyncIterator[bytes]:
 
 
 def _turn(guest: Guest) -> str:
-    """How a page with scripts names its turn."""
+    """Name the turn of a page with scripts."""
     return guest.fields.get("turn", "")[:MAX_TURN_CHARS]
 
 
