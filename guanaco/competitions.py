@@ -60,7 +60,9 @@ class EntryRule(BaseModel):
 
     max_parameters: int | None = Field(default=None, ge=1)
     per_developer: int | None = Field(
-        default=None, ge=1, description="A developer's newest so many."
+        default=None,
+        ge=1,
+        description="At most this many submissions of one developer take part: the newest.",
     )
     submitted_within: bool = Field(
         default=False, description="Only what was submitted within the window."

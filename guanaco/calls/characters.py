@@ -37,6 +37,12 @@ def push_character(
         character_id: Of which character this is a new version. Without it, the character is new.
         is_public: Whether every account may read a new character and talk to it.
         idempotency_key: With a key, the request is sent again when the connection breaks, and done once.
+
+    Returns:
+        The Character, as it is then.
+
+    Raises:
+        GuanacoError: The server refuses it, or does not answer; the class and its ``hint`` say why.
     """
     content = _content(card)
     path = "/characters" if character_id is None else _of(character_id, "versions")
@@ -56,18 +62,52 @@ def push_character(
 def characters(
     *, whose: Literal["own", "public"] = "own", cursor: str | None = None, limit: int = 50
 ) -> Call[CharacterPage]:
-    """One page of your own characters, or of everybody's public ones, newest first."""
+    """List one page of your own characters, or of everybody's public ones, newest first.
+
+    Args:
+        whose: ``own`` or ``public``.
+        cursor: The ``next_cursor`` of the page before; None for the first page.
+        limit: The most that are returned.
+
+    Returns:
+        The CharacterPage.
+
+    Raises:
+        GuanacoError: The server refuses it, or does not answer; the class and its ``hint`` say why.
+    """
     params = {"whose": whose, "limit": str(limit)}
     return get("/characters", CharacterPage, params=params | ({"cursor": cursor} if cursor else {}))
 
 
 def character(character_id: str, *, version: int | None = None) -> Call[Character]:
-    """One version of a character, the newest where none is named."""
+    """Read one version of a character, the newest where none is named.
+
+    Args:
+        character_id: The character's id.
+        version: The version; None for the newest.
+
+    Returns:
+        The Character, as it is then.
+
+    Raises:
+        CharacterNotFound: There is no such character, or its owner keeps it private.
+    """
     return get(_of(character_id), Character, params=_versioned(version))
 
 
 def change_character(character_id: str, *, is_public: bool) -> Call[Character]:
-    """Make an own character public or private."""
+    """Make an own character public or private.
+
+    Args:
+        character_id: The character's id.
+        is_public: Whether other accounts may use it.
+
+    Returns:
+        The Character, as it is then.
+
+    Raises:
+        CharacterNotFound: There is no such character, or its owner keeps it private.
+    """
     return patch(_of(character_id), Character, CharacterChanges(is_public=is_public))
 
 
@@ -80,6 +120,12 @@ def set_lorebook(
         character_id: The character.
         book: What takes the place of its lorebook.
         version: Of which version the rest is taken. The newest where none is named.
+
+    Returns:
+        The Character, as it is then.
+
+    Raises:
+        CharacterNotFound: There is no such character, or its owner keeps it private.
     """
     return Call(
         method="DELETE" if book is None else "PUT",
@@ -93,12 +139,35 @@ def set_lorebook(
 def character_card(
     character_id: str, *, format: CardFormat = "json", version: int | None = None
 ) -> Call[bytes]:
-    """The card: as JSON exactly as it came, or in a PNG or a CHARX file."""
+    """Export the card: as JSON exactly as it came, or in a PNG or a CHARX file.
+
+    Args:
+        character_id: The character's id.
+        format: ``json``, ``png`` or ``charx``.
+        version: The version; None for the newest.
+
+    Returns:
+        The bytes of the file.
+
+    Raises:
+        CharacterNotFound: There is no such character, or its owner keeps it private.
+    """
     return _bytes(_of(character_id, "card"), {"format": format} | _versioned(version))
 
 
 def character_picture(character_id: str, *, version: int | None = None) -> Call[bytes]:
-    """The character's picture."""
+    """Read the character's picture.
+
+    Args:
+        character_id: The character's id.
+        version: The version; None for the newest.
+
+    Returns:
+        The bytes of the file.
+
+    Raises:
+        CharacterNotFound: There is no such character, or its owner keeps it private.
+    """
     return _bytes(_of(character_id, "picture"), _versioned(version))
 
 
@@ -110,18 +179,49 @@ def character_bot(
     greeting: int = 0,
     version: int | None = None,
 ) -> Call[Bot]:
-    """The bot that a conversation would begin with. The same seed gives the same bot."""
+    """Make the bot that a conversation would begin with. The same seed gives the same bot.
+
+    Args:
+        character_id: The character's id.
+        user_name: What the bot calls the user.
+        seed: Makes random macros repeatable.
+        greeting: Which of the character's greetings is the first message; -1 for none.
+        version: The version; None for the newest.
+
+    Returns:
+        The Bot.
+
+    Raises:
+        CharacterNotFound: There is no such character, or its owner keeps it private.
+    """
     params = {"user_name": user_name, "seed": seed, "greeting": str(greeting)}
     return get(_of(character_id, "bot"), Bot, params=params | _versioned(version))
 
 
 def delete_character(character_id: str) -> Call[None]:
-    """Delete an own character with all versions. Conversations that have begun go on."""
+    """Delete an own character with all versions. Conversations that have begun go on.
+
+    Args:
+        character_id: The character's id.
+
+    Raises:
+        CharacterNotFound: There is no such character, or its owner keeps it private.
+    """
     return delete(_of(character_id))
 
 
 def erase_characters(*, account: str | None = None) -> Call[CharactersErased]:
-    """Erase every character of your account for good; of another account's as an admin."""
+    """Erase every character of your account for good; of another account's as an admin.
+
+    Args:
+        account: The account's name; None for your own.
+
+    Returns:
+        The CharactersErased.
+
+    Raises:
+        GuanacoError: The server refuses it, or does not answer; the class and its ``hint`` say why.
+    """
     return Call(
         method="DELETE",
         path=f"{API}/characters",

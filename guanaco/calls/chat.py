@@ -55,7 +55,20 @@ LAST_EVENT = "done"
 def preview(
     submission_id: str, bot: Bot, turns: Sequence[Turn] = (), *, user_name: str = "You"
 ) -> Call[Reply]:
-    """Ask your own submission, and see the very prompt it got. Nothing is recorded."""
+    """Ask your own submission, and see the very prompt it got. Nothing is recorded.
+
+    Args:
+        submission_id: The submission's id, or an alias like ``org/model@champion``.
+        bot: The bot that the user talks with.
+        turns: What was said so far, oldest first.
+        user_name: What the bot calls the user.
+
+    Returns:
+        The Reply.
+
+    Raises:
+        SubmissionNotFound: There is no such submission, or it is another developer's.
+    """
     request = PreviewRequest(bot=bot, turns=list(turns), user_name=user_name)
     return _reply(of_submission(submission_id, "preview"), request)
 
@@ -63,7 +76,20 @@ def preview(
 def stream_preview(
     submission_id: str, bot: Bot, turns: Sequence[Turn] = (), *, user_name: str = "You"
 ) -> StreamCall[Token | Reply]:
-    """``preview``, token by token; the whole Reply comes last."""
+    """Do as ``preview``, token by token; the whole Reply comes last.
+
+    Args:
+        submission_id: The submission's id, or an alias like ``org/model@champion``.
+        bot: The bot that the user talks with.
+        turns: What was said so far, oldest first.
+        user_name: What the bot calls the user.
+
+    Returns:
+        The Token or Reply objects, one after another.
+
+    Raises:
+        SubmissionNotFound: There is no such submission, or it is another developer's.
+    """
     request = PreviewRequest(bot=bot, turns=list(turns), user_name=user_name, stream=True)
     return _reply_stream(of_submission(submission_id, "preview"), request)
 
@@ -97,6 +123,13 @@ def open_conversation(
         model: The id or alias of the submission to talk to, where the key may choose: a developer's own, and any for a
             backend whose key an admin has allowed it. It counts for no leaderboard.
         idempotency_key: With a key, the request is sent again when the connection breaks, and done once.
+
+    Returns:
+        The ConversationOpened.
+
+    Raises:
+        ConsentRequired: ``consent`` is not true.
+        NoModelAvailable: No submission takes conversations now.
     """
     request = ConversationRequest(
         user_id=user_id,
@@ -114,7 +147,17 @@ def open_conversation(
 
 
 def conversation(conversation_id: str) -> Call[Conversation]:
-    """A conversation with its messages. Backend."""
+    """Read a conversation with its messages. Backend.
+
+    Args:
+        conversation_id: The conversation's id.
+
+    Returns:
+        The Conversation, as it is then.
+
+    Raises:
+        ConversationNotFound: There is no such conversation, or it is another app's.
+    """
     return get(of_conversation(conversation_id), Conversation)
 
 
@@ -125,7 +168,20 @@ def conversation_page(
     cursor: str | None = None,
     limit: int = 50,
 ) -> Call[ConversationPage]:
-    """One page of your app's conversations, newest first. Backend."""
+    """List one page of your app's conversations, newest first. Backend.
+
+    Args:
+        user_id: The app's own id of the user.
+        external_id: The app's own id of the conversation.
+        cursor: The ``next_cursor`` of the page before; None for the first page.
+        limit: The most that are returned.
+
+    Returns:
+        The ConversationPage.
+
+    Raises:
+        GuanacoError: The server refuses it, or does not answer; the class and its ``hint`` say why.
+    """
     query = ConversationQuery(user_id=user_id, external_id=external_id, cursor=cursor, limit=limit)
     params = query.model_dump(mode="json", exclude_none=True)
     return get(
@@ -136,18 +192,48 @@ def conversation_page(
 
 
 def note_metadata(conversation_id: str, metadata: Mapping[str, str]) -> Call[ConversationSummary]:
-    """Replace your app's notes of a conversation. Backend."""
+    """Replace your app's notes of a conversation. Backend.
+
+    Args:
+        conversation_id: The conversation's id.
+        metadata: The app's own notes.
+
+    Returns:
+        The ConversationSummary.
+
+    Raises:
+        ConversationNotFound: There is no such conversation, or it is another app's.
+    """
     changes = ConversationChanges(metadata=dict(metadata))
     return patch(of_conversation(conversation_id), ConversationSummary, changes)
 
 
 def delete_conversation(conversation_id: str) -> Call[None]:
-    """Delete a conversation for good, with its messages and its rating. Backend."""
+    """Delete a conversation for good, with its messages and its rating. Backend.
+
+    Args:
+        conversation_id: The conversation's id.
+
+    Raises:
+        ConversationNotFound: There is no such conversation, or it is another app's.
+    """
     return delete(of_conversation(conversation_id))
 
 
 def edit_message(conversation_id: str, message_id: str, content: str) -> Call[Message]:
-    """Replace a message's text. Backend."""
+    """Replace a message's text. Backend.
+
+    Args:
+        conversation_id: The conversation's id.
+        message_id: The message's id.
+        content: What the user says.
+
+    Returns:
+        The Message, as it is then.
+
+    Raises:
+        ConversationNotFound: There is no such conversation, or it is another app's.
+    """
     path = of_conversation(conversation_id, "messages", segment(message_id))
     return patch(path, Message, MessageChanges(content=content))
 
@@ -155,36 +241,103 @@ def edit_message(conversation_id: str, message_id: str, content: str) -> Call[Me
 def delete_message(
     conversation_id: str, message_id: str, *, with_following: bool = False
 ) -> Call[None]:
-    """Delete a message for good, and on request all that follow. Backend."""
+    """Delete a message for good, and on request all that follow. Backend.
+
+    Args:
+        conversation_id: The conversation's id.
+        message_id: The message's id.
+        with_following: Whether all later messages go too.
+
+    Raises:
+        ConversationNotFound: There is no such conversation, or it is another app's.
+    """
     path = of_conversation(conversation_id, "messages", segment(message_id))
     return delete(path, params={"with_following": "true"} if with_following else {})
 
 
 def rate_message(conversation_id: str, message_id: str, thumbs_up: bool) -> Call[Message]:
-    """Note what the user thought of one reply; it does not count for the leaderboard. Backend."""
+    """Note what the user thought of one reply; it does not count for the leaderboard. Backend.
+
+    Args:
+        conversation_id: The conversation's id.
+        message_id: The message's id.
+        thumbs_up: Whether the user liked it.
+
+    Returns:
+        The Message, as it is then.
+
+    Raises:
+        ConversationNotFound: There is no such conversation, or it is another app's.
+    """
     path = of_conversation(conversation_id, "messages", segment(message_id), "rating")
     return put(path, Message, MessageRating(thumbs_up=thumbs_up))
 
 
 def withdraw_message_rating(conversation_id: str, message_id: str) -> Call[Message]:
-    """Take back what the user thought of one reply. Backend."""
+    """Take back what the user thought of one reply. Backend.
+
+    Args:
+        conversation_id: The conversation's id.
+        message_id: The message's id.
+
+    Returns:
+        The Message, as it is then.
+
+    Raises:
+        ConversationNotFound: There is no such conversation, or it is another app's.
+    """
     path = of_conversation(conversation_id, "messages", segment(message_id), "rating")
     return Call(method="DELETE", path=f"{API}{path}", parse=reader(Message).from_json)
 
 
 def swipes(conversation_id: str) -> Call[list[Message]]:
-    """All replies to the last message; ``regenerate`` makes another one. Backend."""
+    """List all replies to the last message; ``regenerate`` makes another one. Backend.
+
+    Args:
+        conversation_id: The conversation's id.
+
+    Returns:
+        A list of Message objects.
+
+    Raises:
+        ConversationNotFound: There is no such conversation, or it is another app's.
+    """
     return get(of_conversation(conversation_id, "swipes"), list[Message])
 
 
 def choose(conversation_id: str, message_id: str) -> Call[Message]:
-    """Go on with one of the swipes; the choice is kept as a judgement. Backend."""
+    """Go on with one of the swipes; the choice is kept as a judgement. Backend.
+
+    Args:
+        conversation_id: The conversation's id.
+        message_id: The message's id.
+
+    Returns:
+        The Message, as it is then.
+
+    Raises:
+        ConversationNotFound: There is no such conversation, or it is another app's.
+    """
     request = ChoiceRequest(message_id=message_id)
     return post(of_conversation(conversation_id, "choice"), Message, request)
 
 
 def send(conversation_id: str, content: str, *, idempotency_key: str | None = None) -> Call[Reply]:
-    """Say something; the answer is the bot's whole reply. With a key it is one turn, however often it is sent. Backend."""
+    """Say something; the answer is the bot's whole reply. With a key it is one turn, however often it is sent. Backend.
+
+    Args:
+        conversation_id: The conversation's id.
+        content: What the user says.
+        idempotency_key: With a key of your own the request is sent again when the connection breaks, and done once.
+
+    Returns:
+        The Reply.
+
+    Raises:
+        ConversationNotFound: There is no such conversation, or it is another app's.
+        ConversationBusy: A reply is still being written.
+        Unavailable: Its model server cannot answer now; ``retry_after_s`` says when to try again.
+    """
     request = MessageRequest(content=content)
     return _reply(of_conversation(conversation_id, "messages"), request, idempotency_key)
 
@@ -192,13 +345,37 @@ def send(conversation_id: str, content: str, *, idempotency_key: str | None = No
 def stream_send(
     conversation_id: str, content: str, *, idempotency_key: str | None = None
 ) -> StreamCall[Token | Reply]:
-    """``send``, token by token; the whole Reply comes last. Backend."""
+    """Do as ``send``, token by token; the whole Reply comes last. Backend.
+
+    Args:
+        conversation_id: The conversation's id.
+        content: What the user says.
+        idempotency_key: With a key of your own the request is sent again when the connection breaks, and done once.
+
+    Returns:
+        The Token or Reply objects, one after another.
+
+    Raises:
+        ConversationNotFound: There is no such conversation, or it is another app's.
+    """
     request = MessageRequest(content=content, stream=True)
     return _reply_stream(of_conversation(conversation_id, "messages"), request, idempotency_key)
 
 
 def regenerate(conversation_id: str, *, idempotency_key: str | None = None) -> Call[Reply]:
-    """Another reply in place of the last one. Backend."""
+    """Ask for another reply in place of the last one. Backend.
+
+    Args:
+        conversation_id: The conversation's id.
+        idempotency_key: With a key of your own the request is sent again when the connection breaks, and done once.
+
+    Returns:
+        The Reply.
+
+    Raises:
+        ConversationNotFound: There is no such conversation, or it is another app's.
+        NothingToRegenerate: There is no message of the user to answer.
+    """
     path = of_conversation(conversation_id, "regenerate")
     return _reply(path, RegenerateRequest(), idempotency_key)
 
@@ -206,13 +383,36 @@ def regenerate(conversation_id: str, *, idempotency_key: str | None = None) -> C
 def stream_regenerate(
     conversation_id: str, *, idempotency_key: str | None = None
 ) -> StreamCall[Token | Reply]:
-    """``regenerate``, token by token; the whole Reply comes last. Backend."""
+    """Do as ``regenerate``, token by token; the whole Reply comes last. Backend.
+
+    Args:
+        conversation_id: The conversation's id.
+        idempotency_key: With a key of your own the request is sent again when the connection breaks, and done once.
+
+    Returns:
+        The Token or Reply objects, one after another.
+
+    Raises:
+        ConversationNotFound: There is no such conversation, or it is another app's.
+    """
     path = of_conversation(conversation_id, "regenerate")
     return _reply_stream(path, RegenerateRequest(stream=True), idempotency_key)
 
 
 def continue_reply(conversation_id: str, *, idempotency_key: str | None = None) -> Call[Reply]:
-    """Have the last reply go on where it ended, for instance where its length limit cut it. Backend."""
+    """Have the last reply go on where it ended, for instance where its length limit cut it. Backend.
+
+    Args:
+        conversation_id: The conversation's id.
+        idempotency_key: With a key of your own the request is sent again when the connection breaks, and done once.
+
+    Returns:
+        The Reply.
+
+    Raises:
+        ConversationNotFound: There is no such conversation, or it is another app's.
+        NothingToContinue: The last message is no reply.
+    """
     path = of_conversation(conversation_id, "continue")
     return _reply(path, ContinueRequest(), idempotency_key)
 
@@ -220,13 +420,34 @@ def continue_reply(conversation_id: str, *, idempotency_key: str | None = None) 
 def stream_continue_reply(
     conversation_id: str, *, idempotency_key: str | None = None
 ) -> StreamCall[Token | Reply]:
-    """``continue_reply``, token by token: only what is added. The whole Reply comes last. Backend."""
+    """Do as ``continue_reply``, token by token: only what is added. The whole Reply comes last. Backend.
+
+    Args:
+        conversation_id: The conversation's id.
+        idempotency_key: With a key of your own the request is sent again when the connection breaks, and done once.
+
+    Returns:
+        The Token or Reply objects, one after another.
+
+    Raises:
+        ConversationNotFound: There is no such conversation, or it is another app's.
+    """
     path = of_conversation(conversation_id, "continue")
     return _reply_stream(path, ContinueRequest(stream=True), idempotency_key)
 
 
 def assignment(conversation_id: str) -> Call[AssignmentReplay]:
-    """Return how a conversation got its submission, and whether the same choice gives it again. Admin."""
+    """Return how a conversation got its submission, and whether the same choice gives it again. Admin.
+
+    Args:
+        conversation_id: The conversation's id.
+
+    Returns:
+        The AssignmentReplay.
+
+    Raises:
+        ConversationNotFound: There is no such conversation, or it is another app's.
+    """
     return get(
         of_conversation(conversation_id, "assignment"),
         AssignmentReplay,
@@ -254,6 +475,12 @@ def parse_reply_event(event: ServerEvent) -> Token | Reply | None:
     """Read an event of a streamed reply: ``token`` again and again, then ``done`` or ``error``.
 
     Raises the error that an ``error`` event stands for. None for an event that only a newer version knows.
+
+    Args:
+        event: A server-sent event.
+
+    Returns:
+        The Token or Reply; None for an event that says nothing of the reply.
     """
     if event.event == "error":
         raise GuanacoError.from_wire(json.loads(event.data))

@@ -21,7 +21,18 @@ from guanaco.leaderboard import (
 def leaderboard(
     *, competition: str = OPEN, sort: LeaderboardSort | str = LeaderboardSort.RANK
 ) -> Call[Leaderboard]:
-    """Return how all submissions compare. Needs no key."""
+    """Return how all submissions compare. Needs no key.
+
+    Args:
+        competition: The competition's id.
+        sort: The metric by which the rows are sorted.
+
+    Returns:
+        The Leaderboard.
+
+    Raises:
+        CompetitionNotFound: There is no such competition.
+    """
     params = {"competition": competition, "sort": str(sort)}
     return get("/leaderboard", Leaderboard, params=params)
 
@@ -29,7 +40,19 @@ def leaderboard(
 def stability(
     *, competition: str = OPEN, submission_id: str | None = None
 ) -> Call[LeaderboardStability]:
-    """Read how few votes decide between neighbours at the top, or around one submission. Needs no key."""
+    """Read how few votes decide between neighbours at the top, or around one submission. Needs no key.
+
+    Args:
+        competition: The competition's id.
+        submission_id: Only its neighbours; None for the top of the board.
+
+    Returns:
+        The LeaderboardStability.
+
+    Raises:
+        CompetitionNotFound: There is no such competition.
+        SubmissionNotFound: There is no such submission, or it is another developer's.
+    """
     params = {"competition": competition}
     if submission_id is not None:
         params["submission"] = submission_id
@@ -37,7 +60,19 @@ def stability(
 
 
 def score_history(submission_id: str, *, competition: str = OPEN) -> Call[ScoreHistory]:
-    """A submission's score over time. Needs no key."""
+    """Read a submission's score over time. Needs no key.
+
+    Args:
+        submission_id: The submission's id, or an alias like ``org/model@champion``.
+        competition: The competition's id.
+
+    Returns:
+        The ScoreHistory.
+
+    Raises:
+        SubmissionNotFound: There is no such submission, or it is another developer's.
+        CompetitionNotFound: There is no such competition.
+    """
     return get(
         of_submission(submission_id, "score-history"),
         ScoreHistory,
@@ -46,84 +81,243 @@ def score_history(submission_id: str, *, competition: str = OPEN) -> Call[ScoreH
 
 
 def competitions() -> Call[list[Competition]]:
-    """All of them. Needs no key."""
+    """List all competitions. Needs no key.
+
+    Returns:
+        A list of Competition objects.
+
+    Raises:
+        GuanacoError: The server refuses it, or does not answer; the class and its ``hint`` say why.
+    """
     return get("/competitions", list[Competition])
 
 
 def competition(competition_id: str) -> Call[Competition]:
-    """One, with its rules. Needs no key."""
+    """Read one competition with its rules. Needs no key.
+
+    Args:
+        competition_id: The competition's id.
+
+    Returns:
+        The Competition, as it is then.
+
+    Raises:
+        CompetitionNotFound: There is no such competition.
+    """
     return get(f"/competitions/{segment(competition_id)}", Competition)
 
 
 def put_competition(competition_id: str, request: CompetitionRequest) -> Call[Competition]:
-    """Make one, or change its rules until it is frozen. Admin."""
+    """Make a competition, or change its rules until it is frozen. Admin.
+
+    Args:
+        competition_id: The competition's id.
+        request: The competition's window and rules.
+
+    Returns:
+        The Competition, as it is then.
+
+    Raises:
+        CompetitionNotFound: There is no such competition.
+    """
     return put(f"/competitions/{segment(competition_id)}", Competition, request)
 
 
 def season(competition_id: str) -> Call[Season]:
-    """The final ranking of a frozen competition. Needs no key."""
+    """Read the final ranking of a frozen competition. Needs no key.
+
+    Args:
+        competition_id: The competition's id.
+
+    Returns:
+        The Season.
+
+    Raises:
+        CompetitionNotFound: There is no such competition.
+        SeasonNotFound: It is not frozen yet.
+    """
     return get(f"/competitions/{segment(competition_id)}/season", Season)
 
 
 def freeze(competition_id: str) -> Call[Season]:
-    """End a competition for good, and rank it. Admin."""
+    """End a competition for good, and rank it. Admin.
+
+    Args:
+        competition_id: The competition's id.
+
+    Returns:
+        The Season.
+
+    Raises:
+        CompetitionNotFound: There is no such competition.
+    """
     return post(f"/competitions/{segment(competition_id)}/freeze", Season)
 
 
 def recompute(competition_id: str) -> Call[SeasonCheck]:
-    """Rank a frozen competition again from what is recorded, and compare the bytes. Admin."""
+    """Rank a frozen competition again from what is recorded, and compare the bytes. Admin.
+
+    Args:
+        competition_id: The competition's id.
+
+    Returns:
+        The SeasonCheck.
+
+    Raises:
+        CompetitionNotFound: There is no such competition.
+    """
     return post(f"/competitions/{segment(competition_id)}/recompute", SeasonCheck)
 
 
 def uniform_ratios(competition_id: str) -> Call[UniformRatios]:
-    """Read what uniform assignment would have shown, from the recorded chance of each assignment. Admin."""
+    """Read what uniform assignment would have shown, from the recorded chance of each assignment. Admin.
+
+    Args:
+        competition_id: The competition's id.
+
+    Returns:
+        The UniformRatios.
+
+    Raises:
+        CompetitionNotFound: There is no such competition.
+    """
     return get(f"/competitions/{segment(competition_id)}/uniform", UniformRatios)
 
 
 def vote_flags(
     *, competition: str | None = None, submission_id: str | None = None, limit: int = 100
 ) -> Call[list[VoteFlag]]:
-    """Ratings that rules have left out, newest first. Admin."""
+    """List the ratings that rules have left out, newest first. Admin.
+
+    Args:
+        competition: The competition's id.
+        submission_id: Only ratings of this submission; None for all.
+        limit: The most that are returned.
+
+    Returns:
+        A list of VoteFlag objects.
+
+    Raises:
+        CompetitionNotFound: There is no such competition.
+        SubmissionNotFound: There is no such submission, or it is another developer's.
+    """
     wanted = {"competition": competition, "submission": submission_id, "limit": str(limit)}
     params = {name: value for name, value in wanted.items() if value is not None}
     return get("/votes/flags", list[VoteFlag], params=params)
 
 
 def vote_patterns(*, competition: str = OPEN) -> Call[list[VotePattern]]:
-    """Read which submissions' votes come from another kind of users than the others', the farthest first. Admin."""
+    """Read which submissions' votes come from another kind of users than the others', the farthest first. Admin.
+
+    Args:
+        competition: The competition's id.
+
+    Returns:
+        A list of VotePattern objects.
+
+    Raises:
+        CompetitionNotFound: There is no such competition.
+    """
     return get("/votes/patterns", list[VotePattern], params={"competition": competition})
 
 
 def allow_vote(feedback_id: str) -> Call[list[VoteFlag]]:
-    """Let a rating count, whatever rule has left it out. Admin."""
+    """Let a rating count, whatever rule has left it out. Admin.
+
+    Args:
+        feedback_id: The rating's id.
+
+    Returns:
+        A list of VoteFlag objects.
+
+    Raises:
+        FeedbackNotFound: There is no such rating that you may read.
+    """
     return post(f"/votes/{segment(feedback_id)}/allow", list[VoteFlag])
 
 
 def experiments() -> Call[list[Experiment]]:
-    """Every experiment, in the order in which they were made. Admin."""
+    """List every experiment, in the order in which they were made. Admin.
+
+    Returns:
+        A list of Experiment objects.
+
+    Raises:
+        GuanacoError: The server refuses it, or does not answer; the class and its ``hint`` say why.
+    """
     return get("/experiments", list[Experiment])
 
 
 def experiment(name: str) -> Call[Experiment]:
-    """One experiment with its variants. Admin."""
+    """Read one experiment with its variants. Admin.
+
+    Args:
+        name: The experiment's name.
+
+    Returns:
+        The Experiment, as it is then.
+
+    Raises:
+        GuanacoError: The server refuses it, or does not answer; the class and its ``hint`` say why.
+    """
     return get(f"/experiments/{segment(name)}", Experiment)
 
 
 def create_experiment(request: ExperimentRequest) -> Call[Experiment]:
-    """A draft, which takes nobody yet. Admin."""
+    """Make a draft of an experiment, which takes nobody yet. Admin.
+
+    Args:
+        request: The experiment's variants and users.
+
+    Returns:
+        The Experiment, as it is then.
+
+    Raises:
+        GuanacoError: The server refuses it, or does not answer; the class and its ``hint`` say why.
+    """
     return post("/experiments", Experiment, request)
 
 
 def start_experiment(name: str) -> Call[Experiment]:
-    """Start an experiment: new conversations take part from now on. Admin."""
+    """Start an experiment: new conversations take part from now on. Admin.
+
+    Args:
+        name: The experiment's name.
+
+    Returns:
+        The Experiment, as it is then.
+
+    Raises:
+        GuanacoError: The server refuses it, or does not answer; the class and its ``hint`` say why.
+    """
     return post(f"/experiments/{segment(name)}/start", Experiment)
 
 
 def stop_experiment(name: str) -> Call[Experiment]:
-    """No new conversation takes part; the open ones keep their variant. Admin."""
+    """Stop an experiment: no new conversation takes part, and the open ones keep their variant. Admin.
+
+    Args:
+        name: The experiment's name.
+
+    Returns:
+        The Experiment, as it is then.
+
+    Raises:
+        GuanacoError: The server refuses it, or does not answer; the class and its ``hint`` say why.
+    """
     return post(f"/experiments/{segment(name)}/stop", Experiment)
 
 
 def experiment_results(name: str) -> Call[ExperimentResults]:
-    """Return the results of each variant, with 95 % intervals. Admin."""
+    """Return the results of each variant, with 95 % intervals. Admin.
+
+    Args:
+        name: The experiment's name.
+
+    Returns:
+        The ExperimentResults.
+
+    Raises:
+        GuanacoError: The server refuses it, or does not answer; the class and its ``hint`` say why.
+    """
     return get(f"/experiments/{segment(name)}/results", ExperimentResults)

@@ -39,7 +39,20 @@ from guanaco.sse import ServerEvent
 def battle(
     conversation_id: str, content: str, *, idempotency_key: str | None = None
 ) -> Call[Battle]:
-    """Say something, and get two replies to choose from, where the competition has battles. Backend."""
+    """Say something, and get two replies to choose from, where the competition has battles. Backend.
+
+    Args:
+        conversation_id: The conversation's id.
+        content: What the user says.
+        idempotency_key: With a key of your own the request is sent again when the connection breaks, and done once.
+
+    Returns:
+        The Battle.
+
+    Raises:
+        ConversationNotFound: There is no such conversation, or it is another app's.
+        BattlesOff: The competition has no battles.
+    """
     return post(
         of_conversation(conversation_id, "battles"),
         Battle,
@@ -52,7 +65,19 @@ def battle(
 def stream_battle(
     conversation_id: str, content: str, *, idempotency_key: str | None = None
 ) -> StreamCall[BattleToken | Battle]:
-    """``battle``, token by token, each with its side; the whole Battle comes last. Backend."""
+    """Do as ``battle``, token by token, each with its side; the whole Battle comes last. Backend.
+
+    Args:
+        conversation_id: The conversation's id.
+        content: What the user says.
+        idempotency_key: With a key of your own the request is sent again when the connection breaks, and done once.
+
+    Returns:
+        The BattleToken or Battle objects, one after another.
+
+    Raises:
+        ConversationNotFound: There is no such conversation, or it is another app's.
+    """
     return StreamCall(
         method="POST",
         path=f"{API}{of_conversation(conversation_id, 'battles')}",
@@ -64,7 +89,17 @@ def stream_battle(
 
 
 def battles(conversation_id: str) -> Call[list[BattleRecord]]:
-    """Return the battles of a conversation, oldest first. Backend."""
+    """Return the battles of a conversation, oldest first. Backend.
+
+    Args:
+        conversation_id: The conversation's id.
+
+    Returns:
+        A list of BattleRecord objects.
+
+    Raises:
+        ConversationNotFound: There is no such conversation, or it is another app's.
+    """
     return get(of_conversation(conversation_id, "battles"), list[BattleRecord])
 
 
@@ -75,7 +110,21 @@ def vote_on_battle(
     *,
     continue_from: Side | None = None,
 ) -> Call[BattleRecord]:
-    """Say which reply is better: ``a``, ``b``, ``tie`` or ``both_bad``. The same vote again changes nothing. Backend."""
+    """Say which reply is better: ``a``, ``b``, ``tie`` or ``both_bad``. The same vote again changes nothing. Backend.
+
+    Args:
+        conversation_id: The conversation's id.
+        battle_id: The battle's id.
+        outcome: ``a``, ``b``, ``tie`` or ``both_bad``.
+        continue_from: The reply with which the conversation goes on.
+
+    Returns:
+        The BattleRecord, as it is then.
+
+    Raises:
+        ConversationNotFound: There is no such conversation, or it is another app's.
+        BattleNotFound: The conversation has no such battle.
+    """
     request = DuelVoteRequest.model_validate(
         {"outcome": str(outcome), "continue_from": continue_from}
     )
@@ -84,7 +133,19 @@ def vote_on_battle(
 
 
 def duels(submission_id: str, *, cursor: str | None = None, limit: int = 50) -> Call[DuelPage]:
-    """Return one page of your submission's duels, newest first, and its results in all of them."""
+    """Return one page of your submission's duels, newest first, and its results in all of them.
+
+    Args:
+        submission_id: The submission's id, or an alias like ``org/model@champion``.
+        cursor: The ``next_cursor`` of the page before; None for the first page.
+        limit: The most that are returned.
+
+    Returns:
+        The DuelPage.
+
+    Raises:
+        SubmissionNotFound: There is no such submission, or it is another developer's.
+    """
     query = DuelQuery(cursor=cursor, limit=limit)
     params = query.model_dump(mode="json", exclude_none=True)
     return get(
@@ -95,7 +156,17 @@ def duels(submission_id: str, *, cursor: str | None = None, limit: int = 50) -> 
 
 
 def duels_of_pairs(competition_id: str) -> Call[list[PairScore]]:
-    """Return the results of each pair of submissions in a competition. Admin."""
+    """Return the results of each pair of submissions in a competition. Admin.
+
+    Args:
+        competition_id: The competition's id.
+
+    Returns:
+        A list of PairScore objects.
+
+    Raises:
+        CompetitionNotFound: There is no such competition.
+    """
     return get(f"/competitions/{segment(competition_id)}/duels", list[PairScore])
 
 
@@ -103,6 +174,12 @@ def parse_battle_event(event: ServerEvent) -> BattleToken | Battle | None:
     """Read an event of a streamed battle; None for one that only a newer version knows.
 
     Raises the error that an ``error`` event stands for.
+
+    Args:
+        event: A server-sent event.
+
+    Returns:
+        The BattleToken or Battle; None for an event that says nothing of the reply.
     """
     if event.event == "error":
         raise GuanacoError.from_wire(json.loads(event.data))

@@ -73,6 +73,28 @@ def submit(
     when the weights are serialized.
 
     It carries a random Idempotency-Key unless you give one, so sending it again makes no second submission.
+
+    Args:
+        repo: The Hugging Face repo, ``org/name``.
+        revision: A branch, tag or commit; None for ``main``.
+        name: The name on the leaderboard; None for the repo's.
+        params: The generation parameters; None for the defaults.
+        formatter: The prompt: a preset's name, a file's path, ``chat-template``, or a prompt of :mod:`guanaco.prompts`.
+        dtype: The type of the served weights.
+        quantization: How the weights are quantized when they are served; None for as they are.
+        kind: Whether it is a chat model or a reward model.
+        reward: The id of the reward model that picks among candidates; None for the platform's.
+        reward_formatter: How the reward model sees the conversation.
+        idempotency_key: With a key of your own the request is sent again when the connection breaks, and done once.
+        hub_token: Your own Hub token, for a private or gated repo. It is deleted when the weights are fetched.
+
+    Returns:
+        The Submission, as it is then.
+
+    Raises:
+        InvalidInput: A value is out of range, or names nothing that is there.
+        QuotaExceeded: You have as many submissions as you may have.
+        TooManySubmissions: You have submitted as often within an hour as you may.
     """
     request = _request(
         repo, revision, name, params, formatter, dtype, quantization, kind, reward, reward_formatter
@@ -101,7 +123,26 @@ def check(
     reward_formatter: Prompt | str | None = None,
     hub_token: str | None = None,
 ) -> Call[RepoCheck]:
-    """Carry out all checks of the first two stages, and submit nothing. The answer says what a submission would fail with."""
+    """Carry out all checks of the first two stages, and submit nothing. The answer says what a submission would fail with.
+
+    Args:
+        repo: The Hugging Face repo, ``org/name``.
+        revision: A branch, tag or commit; None for ``main``.
+        params: The generation parameters; None for the defaults.
+        formatter: The prompt: a preset's name, a file's path, ``chat-template``, or a prompt of :mod:`guanaco.prompts`.
+        dtype: The type of the served weights.
+        quantization: How the weights are quantized when they are served; None for as they are.
+        kind: Whether it is a chat model or a reward model.
+        reward: The id of the reward model that picks among candidates; None for the platform's.
+        reward_formatter: How the reward model sees the conversation.
+        hub_token: Your own Hub token, for a private or gated repo. It is deleted when the weights are fetched.
+
+    Returns:
+        The RepoCheck.
+
+    Raises:
+        InvalidInput: A value is out of range, or names nothing that is there.
+    """
     request = _request(
         repo, revision, None, params, formatter, dtype, quantization, kind, reward, reward_formatter
     )
@@ -110,7 +151,18 @@ def check(
 
 
 def plan(request: PlanRequest, *, hub_token: str | None = None) -> Call[PlanComparison]:
-    """Estimate what some traffic needs: GPUs, replicas and money, for each type of GPU."""
+    """Estimate what some traffic needs: GPUs, replicas and money, for each type of GPU.
+
+    Args:
+        request: The model and its traffic.
+        hub_token: Your own Hub token, for a private or gated repo. It is deleted when the weights are fetched.
+
+    Returns:
+        The PlanComparison.
+
+    Raises:
+        GuanacoError: The server refuses it, or does not answer; the class and its ``hint`` say why.
+    """
     called = post("/plans", PlanComparison, request, timeout_s=CHECK_TIMEOUT_S)
     return replace(called, headers=hub_token_header(hub_token), is_repeatable=True)
 
@@ -128,6 +180,20 @@ def render_prompt(
 
     With a ``submission`` of yours, by id or alias, its tokenizer and chat template are used, and its own prompt where the
     formatter is None. Without one a word is a token.
+
+    Args:
+        formatter: The prompt: a preset's name, a file's path, ``chat-template``, or a prompt of :mod:`guanaco.prompts`.
+        bot: The bot that the user talks with.
+        turns: What was said so far, oldest first.
+        submission: The submission whose tokenizer counts; None for none.
+        user_name: What the bot calls the user.
+        max_input_tokens: The prompt's budget.
+
+    Returns:
+        The RenderedPrompt.
+
+    Raises:
+        GuanacoError: The server refuses it, or does not answer; the class and its ``hint`` say why.
     """
     trial = PromptTrial(
         formatter=load_formatter(formatter) if isinstance(formatter, str) else formatter,
@@ -141,18 +207,45 @@ def render_prompt(
 
 
 def submissions(*, tags: Sequence[str] = ()) -> Call[list[Submission]]:
-    """Your submissions, newest first; an admin's are everybody's. With ``tags`` those that have all of them."""
+    """List your submissions, newest first; everybody's as an admin.
+
+    Args:
+        tags: Only submissions that have all of these.
+
+    Returns:
+        A list of Submission objects.
+
+    Raises:
+        GuanacoError: The server refuses it, or does not answer; the class and its ``hint`` say why.
+    """
     call = get("/submissions", list[Submission])
     return replace(call, params={"tag": tuple(tags)}) if tags else call
 
 
 def card(submission_id: str) -> Call[ModelCard]:
-    """Read the model card: what the repo's README.md said when it was checked, Markdown that a stranger wrote."""
+    """Read the model card: what the repo's README.md said when it was checked, Markdown that a stranger wrote.
+
+    Args:
+        submission_id: The submission's id, or an alias like ``org/model@champion``.
+
+    Returns:
+        The ModelCard.
+
+    Raises:
+        SubmissionNotFound: There is no such submission, or it is another developer's.
+    """
     return get(of_submission(submission_id, "card"), ModelCard)
 
 
 def aliases() -> Call[list[Alias]]:
-    """Your aliases, each with the submission that it names; an admin's are everybody's."""
+    """List your aliases, each with the submission that it names; everybody's as an admin.
+
+    Returns:
+        A list of Alias objects.
+
+    Raises:
+        GuanacoError: The server refuses it, or does not answer; the class and its ``hint`` say why.
+    """
     return get("/aliases", list[Alias])
 
 
@@ -160,6 +253,16 @@ def set_alias(submission_id: str, alias: str) -> Call[Alias]:
     """Call a submission ``alias`` from now on, like ``champion``; another one of its repo loses that alias at the same moment.
 
     ``org/model@champion`` then stands wherever a submission's id can.
+
+    Args:
+        submission_id: The submission's id, or an alias like ``org/model@champion``.
+        alias: The last part of the alias, like ``champion``.
+
+    Returns:
+        The Alias.
+
+    Raises:
+        SubmissionNotFound: There is no such submission, or it is another developer's.
     """
     path = of_submission(submission_id, "aliases", segment(alias))
     return Call(
@@ -168,26 +271,65 @@ def set_alias(submission_id: str, alias: str) -> Call[Alias]:
 
 
 def remove_alias(alias: str) -> Call[None]:
-    """Take an alias away, given whole, like ``org/model@champion``; the submission stays as it is."""
+    """Take an alias away, given whole, like ``org/model@champion``; the submission stays as it is.
+
+    Args:
+        alias: The whole alias, like ``org/model@champion``.
+
+    Raises:
+        GuanacoError: The server refuses it, or does not answer; the class and its ``hint`` say why.
+    """
     return delete_call(of_submission(alias, "aliases", segment(alias.rpartition("@")[2])))
 
 
 def set_tags(submission_id: str, tags: Sequence[str]) -> Call[Submission]:
-    """Replace a submission's tags, by which `submissions` can be filtered."""
+    """Replace a submission's tags, by which `submissions` can be filtered.
+
+    Args:
+        submission_id: The submission's id, or an alias like ``org/model@champion``.
+        tags: Words of your own.
+
+    Returns:
+        The Submission, as it is then.
+
+    Raises:
+        SubmissionNotFound: There is no such submission, or it is another developer's.
+    """
     return put(of_submission(submission_id, "tags"), Submission, TagChanges(tags=list(tags)))
 
 
 def submission(submission_id: str) -> Call[Submission]:
-    """One submission with its stages."""
+    """Read one submission with its stages.
+
+    Args:
+        submission_id: The submission's id, or an alias like ``org/model@champion``.
+
+    Returns:
+        The Submission, as it is then.
+
+    Raises:
+        SubmissionNotFound: There is no such submission, or it is another developer's.
+    """
     return get(of_submission(submission_id), Submission)
 
 
 def events(
     submission_id: str, *, after: int = 0, follow: bool = True
 ) -> StreamCall[SubmissionEvent]:
-    """The events numbered over ``after``, then each as it comes, until the submission is no longer in progress.
+    """Read the events numbered over ``after``, then each as it comes, until the submission is no longer in progress.
 
     A broken connection is resumed where it was. Without ``follow`` it ends with what is recorded.
+
+    Args:
+        submission_id: The submission's id, or an alias like ``org/model@champion``.
+        after: The number of the last event that you know.
+        follow: Whether to wait for new events.
+
+    Returns:
+        The SubmissionEvent objects, one after another.
+
+    Raises:
+        SubmissionNotFound: There is no such submission, or it is another developer's.
     """
     return StreamCall(
         method="GET",
@@ -200,22 +342,63 @@ def events(
 
 
 def stress(submission_id: str) -> Call[StressReport]:
-    """Read what the stress check measured. ReportNotFound before it ran."""
+    """Read what the stress check measured.
+
+    Args:
+        submission_id: The submission's id, or an alias like ``org/model@champion``.
+
+    Returns:
+        The StressReport.
+
+    Raises:
+        SubmissionNotFound: There is no such submission, or it is another developer's.
+        ReportNotFound: The stress check has not run yet.
+    """
     return get(of_submission(submission_id, "stress"), StressReport)
 
 
 def cancel(submission_id: str) -> Call[Submission]:
-    """Stop the pipeline and clean up."""
+    """Stop the pipeline and clean up.
+
+    Args:
+        submission_id: The submission's id, or an alias like ``org/model@champion``.
+
+    Returns:
+        The Submission, as it is then.
+
+    Raises:
+        SubmissionNotFound: There is no such submission, or it is another developer's.
+    """
     return _change(submission_id, "cancel")
 
 
 def deactivate(submission_id: str) -> Call[Submission]:
-    """Take no new conversations; the open ones go on."""
+    """Take no new conversations; the open ones go on.
+
+    Args:
+        submission_id: The submission's id, or an alias like ``org/model@champion``.
+
+    Returns:
+        The Submission, as it is then.
+
+    Raises:
+        SubmissionNotFound: There is no such submission, or it is another developer's.
+    """
     return _change(submission_id, "deactivate")
 
 
 def reactivate(submission_id: str) -> Call[Submission]:
-    """Take new conversations again."""
+    """Take new conversations again.
+
+    Args:
+        submission_id: The submission's id, or an alias like ``org/model@champion``.
+
+    Returns:
+        The Submission, as it is then.
+
+    Raises:
+        SubmissionNotFound: There is no such submission, or it is another developer's.
+    """
     return _change(submission_id, "reactivate")
 
 
@@ -230,6 +413,19 @@ def redeploy(
 
     What is served stays so until the new version takes its place. With a ``canary``, a share between 0 and 1, that takes
     this share of the new conversations first: it is stopped if it is worse, and takes over after ``canary_s`` if not.
+
+    Args:
+        submission_id: The submission's id, or an alias like ``org/model@champion``.
+        canary: The share of new conversations, between 0 and 1, that the new version takes at first.
+        canary_s: After so many seconds without being worse, the canary takes over.
+        hub_token: Your own Hub token, for a private or gated repo. It is deleted when the weights are fetched.
+
+    Returns:
+        The Submission, as it is then.
+
+    Raises:
+        SubmissionNotFound: There is no such submission, or it is another developer's.
+        RedeployInProgress: The last redeploy has not ended.
     """
     request = RedeployRequest(canary=canary, canary_s=canary_s) if canary is not None else None
     call = post(of_submission(submission_id, "redeploy"), Submission, request)
@@ -246,7 +442,20 @@ def promote(
     """Redeploy a LoRA adapter that is served on its base's model server, merged into its base.
 
     As for ``redeploy``, the version that serves goes on until the merged one takes its place; ``rollback`` brings it back.
-    InvalidInput for what is no adapter, or is merged already.
+
+    Args:
+        submission_id: The submission's id, or an alias like ``org/model@champion``.
+        canary: The share of new conversations, between 0 and 1, that the new version takes at first.
+        canary_s: After so many seconds without being worse, the canary takes over.
+        hub_token: Your own Hub token, for a private or gated repo. It is deleted when the weights are fetched.
+
+    Returns:
+        The Submission, as it is then.
+
+    Raises:
+        SubmissionNotFound: There is no such submission, or it is another developer's.
+        RedeployInProgress: The last redeploy has not ended.
+        InvalidInput: It is no adapter, or is merged already.
     """
     request = RedeployRequest(canary=canary, canary_s=canary_s, promote=True)
     call = post(of_submission(submission_id, "redeploy"), Submission, request)
@@ -254,12 +463,34 @@ def promote(
 
 
 def rollback(submission_id: str) -> Call[Submission]:
-    """End the redeploy that is under way; or else bring back the version that the last one replaced."""
+    """End the redeploy that is under way; or else bring back the version that the last one replaced.
+
+    Args:
+        submission_id: The submission's id, or an alias like ``org/model@champion``.
+
+    Returns:
+        The Submission, as it is then.
+
+    Raises:
+        SubmissionNotFound: There is no such submission, or it is another developer's.
+        NothingToRollBack: No redeploy has replaced a version.
+    """
     return _change(submission_id, "rollback")
 
 
 def delete(submission_id: str) -> Call[Submission]:
-    """Delete a submission that failed or was cancelled before it was live. CannotDelete for any other."""
+    """Delete a submission that failed or was cancelled before it was live.
+
+    Args:
+        submission_id: The submission's id, or an alias like ``org/model@champion``.
+
+    Returns:
+        The Submission, as it is then.
+
+    Raises:
+        SubmissionNotFound: There is no such submission, or it is another developer's.
+        CannotDelete: It was live, or is in progress.
+    """
     return Call(
         method="DELETE",
         path=f"{API}{of_submission(submission_id)}",
@@ -268,32 +499,94 @@ def delete(submission_id: str) -> Call[Submission]:
 
 
 def teardown(submission_id: str) -> Call[Submission]:
-    """Stop its model server for good; its feedback stays readable."""
+    """Stop its model server for good; its feedback stays readable.
+
+    Args:
+        submission_id: The submission's id, or an alias like ``org/model@champion``.
+
+    Returns:
+        The Submission, as it is then.
+
+    Raises:
+        SubmissionNotFound: There is no such submission, or it is another developer's.
+    """
     return _change(submission_id, "teardown")
 
 
 def metrics(submission_id: str) -> Call[SubmissionMetrics]:
-    """Return the submission's metrics: ratings, conversations, and how they went."""
+    """Return the submission's metrics: ratings, conversations, and how they went.
+
+    Args:
+        submission_id: The submission's id, or an alias like ``org/model@champion``.
+
+    Returns:
+        The SubmissionMetrics.
+
+    Raises:
+        SubmissionNotFound: There is no such submission, or it is another developer's.
+    """
     return get(of_submission(submission_id, "metrics"), SubmissionMetrics)
 
 
 def recipe(submission_id: str) -> Call[RecipeStatus]:
-    """Return which GPUs serve a submission and how, and what an admin has set."""
+    """Return which GPUs serve a submission and how, and what an admin has set.
+
+    Args:
+        submission_id: The submission's id, or an alias like ``org/model@champion``.
+
+    Returns:
+        The RecipeStatus.
+
+    Raises:
+        SubmissionNotFound: There is no such submission, or it is another developer's.
+    """
     return get(of_submission(submission_id, "recipe"), RecipeStatus)
 
 
 def set_recipe(submission_id: str, override: RecipeOverride) -> Call[RecipeStatus]:
-    """Set parts of a submission's recipe from the next redeploy on; an empty override leaves all to the platform again. Admin."""
+    """Set parts of a submission's recipe from the next redeploy on; an empty override leaves all to the platform again. Admin.
+
+    Args:
+        submission_id: The submission's id, or an alias like ``org/model@champion``.
+        override: The parts of the recipe that are set.
+
+    Returns:
+        The RecipeStatus.
+
+    Raises:
+        SubmissionNotFound: There is no such submission, or it is another developer's.
+    """
     return put(f"{of_submission(submission_id, 'recipe')}", RecipeStatus, override)
 
 
 def cost(submission_id: str) -> Call[SubmissionCost]:
-    """Read what a submission's GPUs have cost so far."""
+    """Read what a submission's GPUs have cost so far.
+
+    Args:
+        submission_id: The submission's id, or an alias like ``org/model@champion``.
+
+    Returns:
+        The SubmissionCost.
+
+    Raises:
+        SubmissionNotFound: There is no such submission, or it is another developer's.
+    """
     return get(of_submission(submission_id, "cost"), SubmissionCost)
 
 
 def costs(*, since: datetime | None = None, until: datetime | None = None) -> Call[Costs]:
-    """Read what all GPUs have cost: this calendar month, unless told otherwise. Admin."""
+    """Read what all GPUs have cost: this calendar month, unless told otherwise. Admin.
+
+    Args:
+        since: The first moment that counts.
+        until: The first moment that does not.
+
+    Returns:
+        The Costs.
+
+    Raises:
+        GuanacoError: The server refuses it, or does not answer; the class and its ``hint`` say why.
+    """
     times = {"since": since, "until": until}
     params = {name: at.isoformat() for name, at in times.items() if at is not None}
     return get("/costs", Costs, params=params)

@@ -15,6 +15,17 @@ def submit_sweep(
     """Enter all variants of a sweep, or none. ``guanaco.sweeps.load_sweep`` reads one from a file.
 
     Without an Idempotency-Key of yours the request is its own: entering the same sweep again returns the first one.
+
+    Args:
+        request: The variants.
+        idempotency_key: With a key of your own the request is sent again when the connection breaks, and done once.
+        hub_token: Your own Hub token, for a private or gated repo. It is deleted when the weights are fetched.
+
+    Returns:
+        The Sweep, as it is then.
+
+    Raises:
+        InvalidInput: A variant is wrong; nothing was entered.
     """
     return Call(
         method="POST",
@@ -28,32 +39,89 @@ def submit_sweep(
 
 
 def sweeps() -> Call[list[Sweep]]:
-    """Your sweeps, newest first; every developer's for an admin."""
+    """List your sweeps, newest first; every developer's as an admin.
+
+    Returns:
+        A list of Sweep objects.
+
+    Raises:
+        GuanacoError: The server refuses it, or does not answer; the class and its ``hint`` say why.
+    """
     return get("/sweeps", list[Sweep])
 
 
 def sweep(sweep_id: str) -> Call[Sweep]:
-    """A sweep with its submissions as they are now."""
+    """Read a sweep with its submissions as they are now.
+
+    Args:
+        sweep_id: The sweep's id.
+
+    Returns:
+        The Sweep, as it is then.
+
+    Raises:
+        SweepNotFound: You have no such sweep.
+    """
     return get(f"/sweeps/{segment(sweep_id)}", Sweep)
 
 
 def cancel_sweep(sweep_id: str) -> Call[Sweep]:
-    """Cancel those of its submissions that are in progress."""
+    """Cancel those of its submissions that are in progress.
+
+    Args:
+        sweep_id: The sweep's id.
+
+    Returns:
+        The Sweep, as it is then.
+
+    Raises:
+        SweepNotFound: You have no such sweep.
+    """
     return _changed(sweep_id, "cancel")
 
 
 def deactivate_sweep(sweep_id: str) -> Call[Sweep]:
-    """No new conversations for any of its submissions; the open ones go on."""
+    """Take no new conversations for any of its submissions; the open ones go on.
+
+    Args:
+        sweep_id: The sweep's id.
+
+    Returns:
+        The Sweep, as it is then.
+
+    Raises:
+        SweepNotFound: You have no such sweep.
+    """
     return _changed(sweep_id, "deactivate")
 
 
 def reactivate_sweep(sweep_id: str) -> Call[Sweep]:
-    """Open those of its submissions that were deactivated."""
+    """Open those of its submissions that were deactivated.
+
+    Args:
+        sweep_id: The sweep's id.
+
+    Returns:
+        The Sweep, as it is then.
+
+    Raises:
+        SweepNotFound: You have no such sweep.
+    """
     return _changed(sweep_id, "reactivate")
 
 
 def teardown_sweep(sweep_id: str) -> Call[Sweep]:
-    """Tear down those of its submissions that are served."""
+    """Tear down those of its submissions that are served.
+
+    Args:
+        sweep_id: The sweep's id.
+
+    Returns:
+        The Sweep, as it is then.
+
+    Raises:
+        SweepNotFound: You have no such sweep.
+    """
     return _changed(sweep_id, "teardown")
 
 

@@ -35,3 +35,21 @@ def test_a_fragment_is_found() -> None:
     assert FRAGMENT.match("By endpoint.")
     assert not FRAGMENT.match("Return whether it is there.")
     assert not FRAGMENT.match("Bytes of the file.")
+
+
+def test_each_call_of_the_sdk_says_what_it_takes_gives_and_raises() -> None:
+    """mkdocstrings makes the SDK's reference of these docstrings, in Google's form."""
+    lacking: list[str] = []
+    for path in sorted((ROOT / "guanaco" / "calls").glob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef) and path.stem != "wire" and node.name[0] != "_":
+                text = ast.get_docstring(node) or ""
+                taken = [each.arg for each in (*node.args.args, *node.args.kwonlyargs)]
+                wanted = [f"    {name}: " for name in taken]
+                wanted += ["Args:"] * bool(taken)
+                wanted += ["Returns:"] * ("None]" not in ast.unparse(node.returns or node))
+                wanted += ["Raises:"] * (not node.name.startswith("parse_"))
+                lacking += [
+                    f"{path.stem}.{node.name}: {each}" for each in wanted if each not in text
+                ]
+    assert not lacking, "\n".join(lacking)

@@ -1,0 +1,115 @@
+"""The pages for people say what is true: their commands exist, their files are accepted, their code passes the type checker."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mypy.api
+import pytest
+import typer
+import yaml
+
+from guanaco.competitions import CompetitionRequest
+from guanaco.errors import error_classes
+from guanaco.errors.remedies import REMEDIES
+from guanaco.sweeps import load_sweep
+from guanaco_cli.main import app
+from scripts import document_cli, document_errors
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [
+    DOCS / "index.md",
+    *sorted(
+        path for part in ("start", "tutorials", "how-to") for path in DOCS.glob(f"{part}/*.md")
+    ),
+]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+QUOTED = re.compile(r"`(guanaco(?: [^`]+)?)`")
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [text for kind, text in BLOCK.findall(page.read_text()) if kind == language]
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """Yield the words of each command of ours, one a line."""
+    for line in text.splitlines():
+        for part in line.partition("#")[0].split("&&"):
+            if part.strip().startswith("guanaco "):
+                yield shlex.split(part)[1:]
+
+
+def problem(words: list[str]) -> str | None:
+    """Return what is wrong with a command line: a command or an option that does not exist."""
+    command: Any = typer.main.get_command(app)
+    context = command.make_context("guanaco", [], resilient_parsing=True)
+    rest = list(words)
+    while hasattr(command, "get_command") and rest and not rest[0].startswith("-"):
+        found = command.get_command(context, rest[0])
+        if found is None:
+            return f"there is no {' '.join(words)}"
+        command, rest = found, rest[1:]
+    parameters = command.get_params(context)  # some are made when they are asked for
+    known = {name for each in parameters for name in [*each.opts, *each.secondary_opts]}
+    unknown = [
+        word for word in rest if word.startswith("-") and word.partition("=")[0] not in known
+    ]
+    return f"{' '.join(words)}: there is no {unknown[0]}" if unknown else None
+
+
+def test_the_page_of_commands_is_what_make_docs_writes() -> None:
+    assert document_cli.PAGE.read_text() == document_cli.page(), "`make docs` puts this right"
+
+
+def test_every_error_has_a_cause_and_a_cure() -> None:
+    assert sorted(REMEDIES) == sorted(error_classes())
+    assert document_errors.PAGE.read_text() == document_errors.page(), "`make docs` puts this right"
+
+
+def test_the_commands_of_cures_exist() -> None:
+    quoted = [each for remedy in REMEDIES.values() for each in QUOTED.findall(" ".join(remedy))]
+    assert len(quoted) > 30
+    wrong = [problem(words) for text in quoted for words in commands(text.replace("…", ""))]
+    assert not [each for each in wrong if each]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).as_posix())
+def test_the_commands_of_a_page_exist(page: Path) -> None:
+    shown = [*blocks(page, ""), *QUOTED.findall(page.read_text())]
+    wrong = [problem(words) for text in shown for words in commands(text)]
+    assert not [each for each in wrong if each]
+
+
+def test_a_wrong_command_is_found() -> None:
+    assert problem(["submit", "org/model", "--wait"]) is None
+    assert problem(["submit", "org/model", "--wat"]) == "submit org/model --wat: there is no --wat"
+    assert problem(["submitt", "org/model"]) == "there is no submitt org/model"
+
+
+def test_the_files_of_the_tutorials_are_accepted(tmp_path: Path) -> None:
+    (competition,) = blocks(DOCS / "tutorials" / "competition.md", "yaml")
+    assert CompetitionRequest.model_validate(yaml.safe_load(competition)).name == "Autumn"
+    (sweep,) = blocks(DOCS / "tutorials" / "improve.md", "yaml")
+    (tmp_path / "sweep.yaml").write_text(sweep)
+    (tmp_path / "mine.yaml").write_text("{kind: chat_template}\n")
+    assert len(load_sweep(tmp_path / "sweep.yaml").variants) == 6
+
+
+def test_the_code_of_the_pages_passes_the_type_checker(tmp_path: Path) -> None:
+    code = [text for page in [*PAGES, DOCS / "sdk.md"] for text in blocks(page, "python")]
+    assert len(code) >= 3
+    for number, text in enumerate(code):
+        (tmp_path / f"block{number}.py").write_text(text)
+    said, _, status = mypy.api.run(
+        [
+            "--no-incremental",
+            f"--config-file={ROOT / 'pyproject.toml'}",
+            *map(str, tmp_path.glob("*.py")),
+        ]
+    )
+    assert status == 0, said
