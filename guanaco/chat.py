@@ -259,6 +259,11 @@ class Message(BaseModel):
         description="Of a user's message: the places in the bot's lorebook, from 0, of the entries that were told with it.",
         exclude_if=_is_empty,
     )
+    recalled: tuple[int, ...] = Field(
+        default=(),
+        description="Of a user's message: the earlier messages that were shown to the model again with it, by their number in the conversation, from 1, deleted ones counted.",
+        exclude_if=_is_empty,
+    )
 
 
 class Conversation(BaseModel):

@@ -47,6 +47,10 @@ class Parameter:
     is_budget: bool = False
 
 
+def _is_zero(value: object) -> bool:
+    return value == 0
+
+
 class GenerationParams(BaseModel):
     """Sampling parameters and the token budget of a turn."""
 
@@ -72,6 +76,13 @@ class GenerationParams(BaseModel):
     ] = Field(default=["\n"], max_length=16, description="Each ends a reply.")
     max_input_tokens: Annotated[int, Parameter(is_sent=False, is_budget=True)] = Field(
         default=1_024, ge=16, le=131_072
+    )
+    recall_tokens: Annotated[int, Parameter(is_sent=False)] = Field(
+        default=0,
+        ge=0,
+        le=8_192,
+        description="Tokens for earlier messages that no longer fit into the prompt and share words with the newest one; 0 shows none. At most a quarter of max_input_tokens is used.",
+        exclude_if=_is_zero,
     )
     max_output_tokens: Annotated[
         int, Parameter(vllm="max_tokens", openai="max_tokens", is_budget=True)

@@ -62,7 +62,7 @@ class ConversationRow(Table):
 
 
 class MessageRow(Table):
-    """``lore`` are the places in the bot's lorebook of the entries that were told with a user's message."""
+    """``lore`` are the places in the bot's lorebook of the entries that were told with a user's message, ``recalled`` the positions of earlier ones that were shown again."""
 
     __tablename__ = "messages"
     __table_args__ = (UniqueConstraint("conversation_id", "position"),)
@@ -85,6 +85,7 @@ class MessageRow(Table):
     total_ms: Mapped[float | None]
     reward_score: Mapped[float | None]
     lore: Mapped[list[int] | None] = mapped_column(JsonColumn)
+    recalled: Mapped[list[int] | None] = mapped_column(JsonColumn)
 
 
 class ReplyChoiceRow(Table):

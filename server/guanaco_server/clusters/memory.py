@@ -72,10 +72,10 @@ class MemoryCluster:
         deployment.state = replace(deployment.state, problem=problem)
 
     async def check(self) -> None:
-        """It is there."""
+        """Do nothing: it can always be used."""
 
     async def start(self) -> None:
-        """Nothing outlives a test."""
+        """Do nothing: there is nothing of an earlier process to find."""
 
     async def run_job(self, spec: JobSpec, on_line: LineSink) -> JobResult:
         self.jobs.append(spec)

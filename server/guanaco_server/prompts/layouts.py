@@ -107,11 +107,14 @@ def _joined(parts: Sequence[Part]) -> str:
 
 
 class Utterance(NamedTuple):
-    """``lore`` are the places in the bot's lorebook of the entries that were told with it."""
+    """``lore`` are the places in the bot's lorebook of the entries that were told with it; ``recalled`` the positions of earlier turns that were shown again, ``passages`` their text."""
 
     sender: Sender
     content: str
     lore: tuple[int, ...] = ()
+    position: int = 0
+    recalled: tuple[int, ...] = ()
+    passages: str = ""
 
 
 class Spoken(Protocol):
@@ -155,9 +158,10 @@ def persona(bot: Bot) -> str:
 
 
 def lore_of(bot: Bot, turn: Spoken) -> str:
-    """The entries that were told with a turn."""
-    places = getattr(turn, "lore", ())
-    return text_of(bot.lorebook, places) if places else ""
+    """The entries that were told with a turn, and the earlier turns that were shown again."""
+    places, passages = getattr(turn, "lore", ()), getattr(turn, "passages", "")
+    told = text_of(bot.lorebook, places) if places else ""
+    return "\n".join(text for text in (told, passages) if text) if passages else told
 
 
 def content_with_lore(bot: Bot, turn: Spoken) -> str:

@@ -44,6 +44,6 @@ def with_lore(bot: Bot, turns: Sequence[Spoken]) -> Sequence[Spoken]:
 def without_newest_lore(turns: Sequence[Spoken]) -> Sequence[Spoken] | None:
     """The same without the entries at the newest message; None where there are none."""
     newest = turns[-1] if turns else None
-    if not isinstance(newest, Utterance) or not newest.lore:
+    if not isinstance(newest, Utterance) or not (newest.lore or newest.passages):
         return None
-    return [*turns[:-1], newest._replace(lore=())]
+    return [*turns[:-1], newest._replace(lore=(), passages="")]

@@ -24,11 +24,13 @@ from guanaco_server.chat.tables import ConversationRow, MessageRow
 from guanaco_server.database.database import Database
 from guanaco_server.database.direct import lost_connection, text_array
 from guanaco_server.database.group_commit import GroupCommit
-from guanaco_server.prompts import lore
+from guanaco_server.lore.activation import tokens
+from guanaco_server.prompts import lore, recall
 from guanaco_server.prompts.layouts import Utterance, lore_of
 from guanaco_server.prompts.transcript import Transcript
 
 TURN_CHARS = 150  # a turn's objects, in characters of text
+RECALL_PART = 4  # recalled turns take at most this part of a prompt
 HISTORY_CHARS = 3_000  # what there is once, its layout included
 KEPT_BOTS = 1_024
 HISTORY_CACHE_CHARS = (
@@ -79,24 +81,38 @@ class History:
 
     def asked(self, content: str) -> Utterance:
         """Add the user's message, with the entries of the lorebook that are told with it."""
-        turn = lore.asked(self.bot, self.turns, content)
+        turn = lore.asked(self.bot, self.turns, content)._replace(position=self.message_count + 1)
         self._add(turn)
         self.tail.clear()
         return turn
 
+    def recall(self, prompt_tokens: int, budget: int) -> tuple[int, ...]:
+        """Show earlier turns again with the message that was just asked; return their positions."""
+        earlier, turn = self.turns[:-1], self.turns[-1]
+        bot = self.bot
+        room = prompt_tokens - sum(map(tokens, (bot.memory, bot.prompt, bot.post_history)))
+        budget = min(budget, prompt_tokens // RECALL_PART)
+        found = recall.recalled(earlier, turn.content, room=room, budget=budget)
+        if found:
+            self.size -= self._size(self.turns.pop())
+            text = recall.passages(self.bot, earlier, found)
+            self._add(turn._replace(recalled=found, passages=text))
+        return found
+
     def replied(self, message_id: str, content: str) -> None:
-        """Replace what came after the last user message with the new reply."""
+        """Replace what came after the last user message with the new reply, which is counted already."""
         for turn in self.turns[len(self.turns) - len(self.tail) :]:
             self.size -= self._size(turn)
         del self.turns[len(self.turns) - len(self.tail) :]
-        self._add(Utterance(Sender.BOT, content))
+        self._add(Utterance(Sender.BOT, content, position=self.message_count))
         self.tail[:] = [message_id]
         self.is_last_imported = False
 
     def continued(self, content: str) -> None:
         """Replace the last reply's text with the longer one."""
-        self.size -= self._size(self.turns.pop())
-        self._add(Utterance(Sender.BOT, content))
+        last = self.turns.pop()
+        self.size -= self._size(last)
+        self._add(last._replace(content=content))
 
     def _add(self, turn: Utterance) -> None:
         self.turns.append(turn)
@@ -145,7 +161,7 @@ AT_ONCE = 16  # histories of 20 messages hold the event loop for 2 ms
 READ = """
 SELECT c.id, c.account_id, c.submission_id, c.user_id, c.user_name, c.bot, c.message_count, c.competition,
 c.experiment, c.variant, extract(epoch FROM c.created_at), (
-    SELECT json_agg(json_build_array(m.position, m.id, m.sender, m.content, m.is_imported, m.lore))
+    SELECT json_agg(json_build_array(m.position, m.id, m.sender, m.content, m.is_imported, m.lore, m.recalled))
     FROM messages m WHERE m.conversation_id = c.id AND NOT m.is_deleted
 )
 FROM conversations c WHERE c.id = ANY($1::text[])
@@ -173,6 +189,7 @@ READ_ONE = select(
                 MessageRow.content,
                 MessageRow.is_imported,
                 func.json(type_coerce(MessageRow.lore, Text)),
+                func.json(type_coerce(MessageRow.recalled, Text)),
             )
         )
     )
@@ -181,7 +198,8 @@ READ_ONE = select(
     .scalar_subquery(),
 ).where(ConversationRow.id == bindparam("conversation_id"))
 
-MESSAGES = msgspec.json.Decoder(list[tuple[int, str, str, str, bool | int, tuple[int, ...] | None]])
+Places = tuple[int, ...] | None
+MESSAGES = msgspec.json.Decoder(list[tuple[int, str, str, str, bool | int, Places, Places]])
 SENDERS = {sender.value: sender for sender in Sender}
 BOTS = reader(Bot)
 
@@ -254,21 +272,32 @@ def _history(row: Sequence[Any]) -> History:
     kept_messages = sorted(MESSAGES.decode(kept)) if kept else []
     messages = [message for message in kept_messages if message[2] in SENDERS]
     asked = [place for place, message in enumerate(messages) if message[2] == Sender.USER]
+    read_bot = BOTS.from_json(bot)
     return History(
         conversation_id=conversation_id,
         account_id=account_id,
         submission_id=submission_id,
         user_id=user_id,
         user_name=user_name,
-        bot=BOTS.from_json(bot),
+        bot=read_bot,
         message_count=int(count),
         competition=competition,
         variant=(experiment, variant) if experiment and variant else None,
         began_at=float(began_at),
-        turns=[
-            Utterance(SENDERS[sender], content, told or ())
-            for _, _, sender, content, _, told in messages
-        ],
+        turns=_turns(read_bot, messages),
         tail=[message[1] for message in messages[asked[-1] + 1 if asked else 0 :]],
         is_last_imported=bool(messages and messages[-1][4]),
     )
+
+
+def _turns(bot: Bot, messages: Sequence[Sequence[Any]]) -> list[Utterance]:
+    turns = [
+        Utterance(SENDERS[sender], content, told or (), position, recalled or ())
+        for position, _, sender, content, _, told, recalled in messages
+    ]
+    return [
+        turn._replace(passages=recall.passages(bot, turns, turn.recalled))
+        if turn.recalled
+        else turn
+        for turn in turns
+    ]

@@ -451,6 +451,7 @@ def read_message(row: MessageRow, is_regenerated: bool = False) -> Message:
         thumbs_up=row.thumbs_up,
         timings=Timings(ttft_ms=row.ttft_ms, total_ms=row.total_ms) if has_timings else None,
         lore=tuple(row.lore or ()),
+        recalled=tuple(row.recalled or ()),
     )
 
 

@@ -69,7 +69,7 @@ ReplyEvents = AsyncGenerator[Pieces | Reply, None]
 Told = TypeVar("Told", bound=BaseModel)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ClaimedTurn:
     """``asked`` is the user's message unless it is stored already; ``asked_at`` is on the performance counter. ``begun`` is the reply that is to go on."""
 
@@ -228,6 +228,7 @@ class ReplyService:
     ) -> GeneratedPieces:
         """Begin the turn's reply by a submission: the conversation's own, or another one beside it."""
         history = turn.history
+        _recall(turn, live)
         kept = 1 if turn.begun else len(history.tail)
         return await self._generator.generate(
             live,
@@ -294,8 +295,8 @@ class ReplyService:
             turn.lease, turn.asked, reply, tuple(history.tail), answer=answer_to(told)
         )
         await self._store(ended)
-        history.replied(reply.id, reply.content)
         history.message_count = ended.message_count
+        history.replied(reply.id, reply.content)
         self._histories.keep(history)
         return told
 
@@ -350,6 +351,16 @@ class ReplyService:
             pass  # the lease ran out meanwhile
         except DatabaseUnavailable as error:  # then it will run out
             logger.warning("a turn cannot be given back: %s", error)
+
+
+def _recall(turn: ClaimedTurn, live: LiveSubmission) -> None:
+    """Show earlier turns again with a new message, once, as the conversation's own submission has it."""
+    params, history = live.serving.params, turn.history
+    is_own = live.serving.id == history.submission_id
+    if not params.recall_tokens or turn.asked is None or turn.asked.recalled or not is_own:
+        return
+    found = history.recall(params.max_input_tokens, params.recall_tokens)
+    turn.asked = replace(turn.asked, recalled=found)
 
 
 async def _as_it_is(reply: Reply) -> Reply:

@@ -50,12 +50,13 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:
-    """``lore`` are the places in the bot's lorebook of the entries that are told with a user's message."""
+    """``lore`` are the places in the bot's lorebook of the entries that are told with a user's message, ``recalled`` the positions of earlier messages that are shown again."""
 
     id: str
     content: str
     at: datetime
     lore: tuple[int, ...] = field(default=(), kw_only=True)
+    recalled: tuple[int, ...] = field(default=(), kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

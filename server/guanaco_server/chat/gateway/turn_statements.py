@@ -83,6 +83,7 @@ def _rows(turn: EndedTurn, count: int) -> list[MessageRow]:
                 created_at=turn.asked.at,
                 is_deleted=False,
                 lore=list(turn.asked.lore) or None,
+                recalled=list(turn.asked.recalled) or None,
             )
         )
     if turn.reply is not None:
@@ -147,15 +148,15 @@ IS_HELD = """(
 STORED = """stored AS (
     INSERT INTO messages (
         id, conversation_id, position, sender, content, created_at, is_deleted, finish_reason,
-        prompt_tokens, completion_tokens, ttft_ms, total_ms, reward_score, lore
+        prompt_tokens, completion_tokens, ttft_ms, total_ms, reward_score, lore, recalled
     )
     SELECT m.id, m.conversation_id, given_back.message_count - m.before_last, m.sender, m.content,
         m.created_at, false, m.finish_reason, m.prompt_tokens, m.completion_tokens, m.ttft_ms, m.total_ms,
-        m.reward_score, m.lore
+        m.reward_score, m.lore, m.recalled
     FROM jsonb_to_recordset($2::jsonb) AS m(
         id text, conversation_id text, before_last int, sender text, content text,
         created_at timestamptz, finish_reason text, prompt_tokens int, completion_tokens int,
-        ttft_ms float8, total_ms float8, reward_score float8, lore jsonb
+        ttft_ms float8, total_ms float8, reward_score float8, lore jsonb, recalled jsonb
     ) JOIN given_back ON given_back.id = m.conversation_id
 )"""
 
@@ -297,6 +298,7 @@ def _messages(turn: EndedTurn) -> list[dict[str, Any]]:
                 "content": turn.asked.content,
                 "created_at": turn.asked.at,
                 "lore": turn.asked.lore or None,
+                "recalled": turn.asked.recalled or None,
             }
         )
     if turn.reply is not None:
