@@ -345,7 +345,7 @@ async def histories(connection: Connection, measured: Measured) -> None:
 
 
 async def many_rows(connection: Connection, measured: Measured) -> None:
-    """How long the event loop does nothing else while the rows arrive."""
+    """Measure for how long the event loop does nothing else while the rows arrive."""
     gaps: list[float] = []
 
     async def tick() -> None:

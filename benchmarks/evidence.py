@@ -1,4 +1,4 @@
-"""How far the leaderboard's intervals can be trusted by those who look all day: figures of docs/benchmarks.md.
+"""Measures how far the leaderboard's intervals can be trusted by those who look all day: figures of docs/benchmarks.md.
 
     make bench-evidence ARGS='--seasons=100'
 

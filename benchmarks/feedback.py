@@ -156,7 +156,7 @@ async def recording(world: World, conversations: Sequence[str]) -> dict[str, obj
 
 
 async def following(world: World, url: str, conversations: Sequence[str]) -> dict[str, object]:
-    """How long after a rating was recorded the leaderboard shows it, at LOAD_PER_S ratings a second."""
+    """Measure how long after a rating was recorded the leaderboard shows it, at LOAD_PER_S ratings a second."""
     process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
         [sys.executable, __file__, "--keep", url]
     )

@@ -1,4 +1,4 @@
-"""How fast feedback is exported and anonymized, on PostgreSQL: the figures of docs/benchmarks.md.
+"""Measures how fast feedback is exported and anonymized, on PostgreSQL: the figures of docs/benchmarks.md.
 
     make bench-export ARGS=--ratings=100000
 
@@ -113,7 +113,7 @@ def _export(developer: Client, pid: int, form: str) -> dict[str, float]:
 
 @contextmanager
 def _growth(pid: int) -> Iterator[list[int]]:
-    """How much the process has grown since the beginning, as a running maximum: 20 looks a second."""
+    """Note how much the process has grown since the beginning, as a running maximum: 20 looks a second."""
     process, found, is_over = psutil.Process(pid), [0], threading.Event()
     before = process.memory_info().rss
 

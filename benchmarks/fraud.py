@@ -59,7 +59,7 @@ class Season:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one attack.
+    """The outcome of one attack.
 
     Attributes:
         left_out: The share of the attack's ratings that today's rules leave out.

@@ -173,7 +173,7 @@ def _memory_bytes(processes: list[psutil.Process]) -> int:
 
 
 def _contestants(stage: Stage, stack: ExitStack) -> tuple[dict[str, Load], int]:
-    """Who takes part, and our gateway's process id."""
+    """Start those who take part, and return their loads with our gateway's process id."""
     mock = stage.mock_port
     gateway, pid = stack.enter_context(stage_of.gateway(stage))
     found = {

@@ -1,4 +1,4 @@
-"""What the gateway benchmark runs on: a PostgreSQL with conversations of twenty turns, a mock model server, peers."""
+"""Provides what the gateway benchmark runs on: a PostgreSQL with conversations of twenty turns, a mock model server, peers."""
 
 from __future__ import annotations
 

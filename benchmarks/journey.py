@@ -1,4 +1,4 @@
-"""How long the journey takes, and what the platform weighs: the figures of docs/benchmarks.md.
+"""Measures how long the journey takes, and what the platform weighs: the figures of docs/benchmarks.md.
 
     make bench-journey ARGS=--runs=3
     make bench-journey ARGS='--paths --runs=5'
@@ -88,7 +88,7 @@ def help_s() -> float:
 
 
 def sdk_packages() -> int:
-    """How many packages a plain `pip install guanaco-platform` brings; fails if a heavy one is among them."""
+    """Count the packages that a plain `pip install guanaco-platform` brings; fail if a heavy one is among them."""
     talk("installing the SDK and CLI alone")
     with tempfile.TemporaryDirectory() as folder:
         python = Path(folder, "venv", "bin", "python")

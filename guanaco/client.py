@@ -213,7 +213,18 @@ class Client(FeedbackMethods):
     service_level = _sent(accounts_calls.service_level)
 
     def wait(self, submission_id: str, on_event: OnEvent | None = None) -> Submission:
-        """The submission once it is no longer in progress; ``on_event`` hears each event on the way."""
+        """Wait until a submission is no longer in progress.
+
+        Args:
+            submission_id: The submission's id, or an alias like ``org/model@champion``.
+            on_event: Called with each event on the way.
+
+        Returns:
+            The Submission, as it is then.
+
+        Raises:
+            SubmissionNotFound: There is no such submission, or it is another developer's.
+        """
         seen = 0
         while True:
             for event in self.events(submission_id, after=seen):
@@ -225,6 +236,7 @@ class Client(FeedbackMethods):
                 return submission
 
     def close(self) -> None:
+        """Close the connections."""
         self.transport.close()
 
     def __enter__(self) -> Self:
@@ -365,7 +377,18 @@ class AsyncClient(AsyncFeedbackMethods):
     service_level = _awaited(accounts_calls.service_level)
 
     async def wait(self, submission_id: str, on_event: OnEvent | None = None) -> Submission:
-        """The submission once it is no longer in progress; ``on_event`` hears each event on the way."""
+        """Wait until a submission is no longer in progress.
+
+        Args:
+            submission_id: The submission's id, or an alias like ``org/model@champion``.
+            on_event: Called with each event on the way.
+
+        Returns:
+            The Submission, as it is then.
+
+        Raises:
+            SubmissionNotFound: There is no such submission, or it is another developer's.
+        """
         seen = 0
         while True:
             async for event in self.events(submission_id, after=seen):
@@ -377,6 +400,7 @@ class AsyncClient(AsyncFeedbackMethods):
                 return submission
 
     async def close(self) -> None:
+        """Close the connections."""
         await self.transport.close()
 
     async def __aenter__(self) -> Self:

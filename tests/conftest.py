@@ -196,7 +196,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 
 def _never_wait_for_the_disk(connection: Any, _record: Any) -> None:
-    """As for PostgreSQL: nothing here has to outlive a power cut."""
+    """Have SQLite not wait for the disk: as for PostgreSQL, nothing here has to outlive a power cut."""
     connection.execute("PRAGMA synchronous=OFF")
 
 

@@ -50,7 +50,7 @@ CALM_S = 20.0
 
 @dataclass
 class Result:
-    """What a campaign has found, over all its parts."""
+    """The findings of a campaign, over all its parts."""
 
     seed: int
     seconds: float = 0.0

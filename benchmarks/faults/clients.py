@@ -39,7 +39,7 @@ class RefusedError(Exception):
 
 @dataclass
 class Campaign:
-    """What all clients share. ``is_over``: begin nothing new; ``has_ended``: not even a repetition."""
+    """The state that all clients share. ``is_over``: begin nothing new; ``has_ended``: not even a repetition."""
 
     base_url: str
     ledger: Ledger

@@ -1,4 +1,4 @@
-"""What clients were told during a campaign. The auditor compares it with what is stored.
+"""Keeps what clients were told during a campaign. The auditor compares it with what is stored.
 
 A client repeats each request, with one Idempotency-Key, until it is acknowledged. So everything that was asked for is
 there once: what is missing was lost, and what is there beyond it was doubled. What a client gave up, since it has ended or its

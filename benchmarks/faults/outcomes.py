@@ -1,4 +1,4 @@
-"""How the runs of a campaign ended: served, or failed with which error. It is reported, and is no finding by itself.
+"""Counts how the runs of a campaign ended: served, or failed with which error. It is reported, and is no finding by itself.
 
 A run may fail, for a Hub that lies is believed, and a serializer that is killed three times is given up. What fails with an
 incident number is a finding of the auditor's: nobody has foreseen it.

@@ -1,4 +1,4 @@
-"""What a campaign runs on: the platform's processes, PostgreSQL, an S3 server and a Hub, each with what makes it fail."""
+"""Provides what a campaign runs on: the platform's processes, PostgreSQL, an S3 server and a Hub, each with what makes it fail."""
 
 from __future__ import annotations
 

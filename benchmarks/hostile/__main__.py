@@ -424,7 +424,7 @@ def _seconds(look: dict[str, float]) -> float:
 
 
 def _queued_s(look: dict[str, float]) -> float:
-    """How much of an answer's time the platform's loop, or who asked, waited for a processor."""
+    """Return how much of an answer's time the platform's loop, or who asked, waited for a processor."""
     return look["loop_queued"] + look["watch_queued"]
 
 
@@ -454,7 +454,7 @@ class Traffic:
 
 
 def _stolen_s() -> float:
-    """For how long another machine on the same host had this one's processors; see proc_stat(5). No process's figures show it."""
+    """Return for how long another machine on the same host had this one's processors; see proc_stat(5). No process's figures show it."""
     return float(psutil.cpu_times().steal)
 
 

@@ -110,7 +110,7 @@ async def watch(url: str, pid: int) -> None:
 
 
 def _queued_s(schedstat: Path) -> float:
-    """How long a thread has waited for a processor in its life: the second of the kernel's figures, in ns."""
+    """Return how long a thread has waited for a processor in its life: the second of the kernel's figures, in ns."""
     return int(schedstat.read_text().split()[1]) / 1e9
 
 

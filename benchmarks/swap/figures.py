@@ -1,4 +1,4 @@
-"""What the parts of the benchmark say: a median with its spread, and a line while something takes long."""
+"""Prints what the parts of the benchmark found: a median with its spread, and a line while something takes long."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class ProofPlan:
 
 @dataclass
 class Told:
-    """What the users and the killer saw."""
+    """The observations of the users and the killer."""
 
     swaps: int = 0
     begun: int = 0

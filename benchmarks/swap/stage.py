@@ -1,4 +1,4 @@
-"""What the proof runs on: a platform's processes over PostgreSQL, real vLLM, and named models of two shapes."""
+"""Provides what the proof runs on: a platform's processes over PostgreSQL, real vLLM, and named models of two shapes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ SETTINGS: dict[str, object] = {
 
 @dataclass(frozen=True)
 class Served:
-    """Where a model is served now, and how a request names it."""
+    """The place where a model is served now, and the name by which a request asks for it."""
 
     endpoint: str
     model: str
@@ -134,7 +134,7 @@ class SwapStage:
         return record is not None and _kill(record.leader.pid)
 
     def served(self, model: NamedModel) -> Served | None:
-        """Where the model is served; None while it is not."""
+        """Return where the model is served; None while it is not."""
         query = text(
             "SELECT endpoint, coalesce(server, submission_id), artifact_key FROM deployments"
             " WHERE submission_id = :id AND endpoint IS NOT NULL"

@@ -1,4 +1,4 @@
-"""How long a user waits for a submission that sleeps: until its first token, over a whole platform.
+"""Measures how long a user waits for a submission that sleeps: until its first token, over a whole platform.
 
 swap     a hot server of its shape takes its weights
 kept     its own server was kept

@@ -1,4 +1,4 @@
-"""Adds whether a LoRA adapter was promoted, and is merged into its base. The version before goes on serving it as it finds it."""
+"""Adds a column that says whether a LoRA adapter was promoted, and so is merged into its base. The version before goes on serving it as it finds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people do on the pages, with mouse and keyboard."""
+"""Tests what people do on the pages, with mouse and keyboard."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ IN_BOTH_LIGHTS = pytest.mark.parametrize("scheme", ["light", "dark"])
 
 
 async def all_pages(site: Site) -> list[tuple[Role | None, str, tuple[str, ...]]]:
-    """Who looks, and at what."""
+    """List the pages, each with the role that looks at it."""
     ada = await site.world.developer("ada")
     (rating,) = (await site.world.feedback.page(ada, "ada-llama-bard_v1", None, 1)).items
     one = f"{LLAMA_BARD}/feedback/{rating.id}"
@@ -39,7 +39,7 @@ async def all_pages(site: Site) -> list[tuple[Role | None, str, tuple[str, ...]]
 
 
 async def problems(visit: Visit, path: str, scheme: Scheme) -> list[str]:
-    """What is wrong with a page; by the rules that know nothing of colors in the light scheme only."""
+    """Return what is wrong with a page. Rules that know nothing of colors are tried in the light scheme only."""
     rules = COLOR_RULES if scheme == "dark" else ()
     found = [*await visit.violations(rules), *visit.complaints]
     if await visit.is_too_wide():

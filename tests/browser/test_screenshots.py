@@ -28,7 +28,7 @@ LABELS = (
 
 
 async def digest(page: Page, part: str = "body") -> str:
-    """Of what the page is labelled with: no figures, times or ids."""
+    """Return a hash of the words that label the page: no figures, times or ids."""
     said = await page.locator(part).locator(LABELS).all_text_contents()
     lines = [" ".join(text.split()) for text in said]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
@@ -75,7 +75,7 @@ async def test_the_screenshots_of_the_documents(site: Site, tmp_path: Path) -> N
 
 
 def stale(now: dict[str, str]) -> str | None:
-    """What to do where pages say something else than when their pictures were taken."""
+    """Return what to do where pages say something else than when their pictures were taken."""
     then: dict[str, str] = json.loads(DIGESTS.read_text())
     old = sorted(name for name in now.keys() | then.keys() if now.get(name) != then.get(name))
     if not old:

@@ -105,7 +105,7 @@ class Visit:
         return self.page
 
     async def violations(self, rules: Sequence[str] = ()) -> list[str]:
-        """What axe finds, by all its rules or by these: the rule, and the first element."""
+        """Return what axe finds, by all its rules or by these: the rule, and the first element."""
         await self.page.evaluate(AXE)
         found: dict[str, Any] = await self.page.evaluate(
             """rules => axe.run({
@@ -119,17 +119,17 @@ class Visit:
         ]
 
     async def is_too_wide(self) -> bool:
-        """Whether the page would scroll sideways."""
+        """Return whether the page would scroll sideways."""
         root = "document.documentElement"
         return bool(await self.page.evaluate(f"{root}.scrollWidth > {root}.clientWidth"))
 
     async def is_too_long(self) -> bool:
-        """Whether one could scroll on after the page's end."""
+        """Return whether one could scroll on after the page's end."""
         end = "document.querySelector('footer').getBoundingClientRect().bottom + scrollY"
         return bool(await self.page.evaluate(f"document.documentElement.scrollHeight > {end} + 1"))
 
     async def small_letters(self) -> list[str]:
-        """What a drawing says in letters under 9 pixels."""
+        """Return what a drawing says in letters under 9 pixels."""
         found: list[str] = await self.page.evaluate(SMALL_LETTERS)
         return found
 

@@ -1,4 +1,4 @@
-"""What the stories share: a Hub with a real repo, and a platform that starts in a second."""
+"""Provides what the stories share: a Hub with a real repo, and a platform that starts in a second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a repo, a model or a machine reaches its developer as one sentence, and leaves nothing half-made."""
+"""Tests that what is wrong with a repo, a model or a machine reaches its developer as one sentence, and leaves nothing half-made."""
 
 from __future__ import annotations
 

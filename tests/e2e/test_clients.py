@@ -119,7 +119,7 @@ async def test_a_generated_typescript_client_and_openais_work(
 async def test_schemathesis_finds_nothing_undocumented(
     tools: Path, platform: Platform, tmp_path: Path
 ) -> None:
-    """Without ``default``, which would document every status."""
+    """The document is made without ``default``, which would document every status."""
     document = json.loads(platform.document.read_text())
     for methods in document["paths"].values():
         for operation in methods.values():

@@ -40,7 +40,7 @@ def is_gateway(process: psutil.Process) -> bool:
 
 
 def persistently(call: Callable[[], T]) -> T:
-    """As an app does: again, for as long as its gateway dies or a dead one's lease has not run out."""
+    """Send a request as an app does: again, for as long as its gateway dies or a dead one's lease has not run out."""
     while True:
         try:
             return call()

@@ -63,7 +63,7 @@ def published(roles: Roles) -> tuple[RoleProcess, RoleProcess, Client, Submissio
 
 
 def is_in(client: Client, submission_id: str, phase: RolloutPhase) -> bool:
-    """Whether the newest redeploy is in that phase; while it is prepared, whether its server comes up."""
+    """Return whether the newest redeploy is in that phase; while it is prepared, whether its server comes up."""
     found = client.submission(submission_id)
     assert found.rollout is not None
     if phase is RolloutPhase.PREPARING:

@@ -33,7 +33,7 @@ NAME = "guanaco"
 
 @dataclass
 class Acknowledged:
-    """What a region told its clients: (conversation, what the user said), and rated conversations."""
+    """The promises that a region gave its clients: (conversation, what the user said), and rated conversations."""
 
     turns: list[tuple[str, str]] = field(default_factory=list)
     ratings: dict[str, bool] = field(default_factory=dict)

@@ -69,7 +69,7 @@ class User:
 
 
 def is_busy(up: Up, submission_id: str, number: int) -> bool:
-    """Whether a replica is known to the gateway, and works on several replies."""
+    """Return whether a replica is known to the gateway, and works on several replies."""
     found = up.replica(submission_id, number)
     known = up.replicas(submission_id)
     if found is None or len(known) < 2 or found.endpoint not in known:
@@ -143,7 +143,7 @@ async def opened(http: httpx.AsyncClient, number: int) -> str:
 
 
 async def more_answers(users: list[User]) -> None:
-    """Until as many messages as there are users have been answered since."""
+    """Wait until as many messages as there are users have been answered since."""
     before = sum(len(user.answered) for user in users)
     async with asyncio.timeout(60):
         while sum(len(user.answered) for user in users) < before + len(users):

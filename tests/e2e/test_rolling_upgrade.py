@@ -45,7 +45,7 @@ class Target:
 
 @dataclass
 class Load:
-    """What users were told was done, and each answer that they should not have got."""
+    """The load of users: what they were told was done, and each answer that they should not have got."""
 
     http: httpx.Client
     targets: list[Target] = field(default_factory=list)
@@ -98,7 +98,7 @@ class Load:
     def _post(
         self, path: str, body: dict[str, Any], bot_of_new: dict[str, str] | None = None
     ) -> dict[str, Any]:
-        """As an app behind a load balancer sends it: what never reached a process goes to another one."""
+        """Send it as an app behind a load balancer does: what never reached a process goes to another one."""
         while True:
             target = random.choice(self.targets)
             has_mood = bot_of_new is not None and target.is_new

@@ -1,4 +1,4 @@
-"""What only the real engine can tell: what it says of NaN, what quantizing does to a model, and how a reward model scores."""
+"""Tests what only the real engine can tell: what it says of NaN, what quantizing does to a model, and how a reward model scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one fuzz case means, for the harness and for the test that replays its corpus.
+"""Says what one fuzz case means, for the harness and for the test that replays its corpus.
 
 8 bytes    how many bytes follow the input in the imagined file (of which 40 bits count)
 the rest   the file's beginning: 8 bytes of length, and the header

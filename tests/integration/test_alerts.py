@@ -285,7 +285,7 @@ def _test(
 
 
 def _alert(name: str, rule: dict[str, Any]) -> dict[str, object]:
-    """What Prometheus makes of a rule: its labels and sentences with those of the series."""
+    """Return what Prometheus makes of a rule: its labels and sentences with those of the series."""
     own = ALERT_LABELS.get(name, {})
     texts = dict(rule["annotations"])
     for label, value in own.items():

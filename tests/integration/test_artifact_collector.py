@@ -1,4 +1,4 @@
-"""What is kept and what goes, on SQLite and on PostgreSQL, with the clock in hand."""
+"""Tests what is kept and what goes, on SQLite and on PostgreSQL, with the clock in hand."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_what_was_found_after_a_touch_outlives_sweeps_at_the_same_time(yar
     yard.clock.advance(GRACE_S + 1)
 
     async def use(key: str) -> str | None:
-        """As whoever needs an artifact: the key if it may be used."""
+        """Use it as whoever needs an artifact, and return the key if it may be used."""
         return key if await yard.touch(key) and await yard.store.find(key) else None
 
     sweeps = [asyncio.create_task(yard.another().sweep()) for _ in range(2)]

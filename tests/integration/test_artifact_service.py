@@ -1,4 +1,4 @@
-"""Which artifacts are made, which are used again, and what is left when making one fails."""
+"""Tests which artifacts are made, which are used again, and what is left when making one fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which submission a new conversation gets, over HTTP and on both databases."""
+"""Tests which submission a new conversation gets, over HTTP and on both databases."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Assigning(World):
             await self.publish(developer, name)
 
     async def limit(self, submission_id: str, capacity: int, replicas: int = 1) -> None:
-        """What its stress check showed a replica to hold."""
+        """Set what its stress check showed a replica to hold."""
         await self.deployments.wish(Deployment(submission_id, 1, "a" * 64, 1_088))
         await self.deployments.mark_ready(submission_id, f"memory://{submission_id}")
         await self.deployments.note(submission_id, capacity=capacity, applied_replicas=replicas)

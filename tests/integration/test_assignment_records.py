@@ -1,4 +1,4 @@
-"""What is kept of assignments that can be made again, for how long, and how an operator makes one again."""
+"""Tests what is kept of assignments that can be made again, for how long, and how an operator makes one again."""
 
 from __future__ import annotations
 

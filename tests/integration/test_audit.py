@@ -1,4 +1,4 @@
-"""What admins did is in the audit log if and only if it was done; on both databases."""
+"""Tests what admins did is in the audit log if and only if it was done; on both databases."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ async def test_a_damaged_backup_is_one_sentence(world: BackedUp, fault: str) -> 
 
 
 def resealed(document: Path, told: dict[str, Any]) -> None:
-    """As somebody would write it who has the key."""
+    """Write the file again as somebody would who has the key."""
     seal = seal_of(json.dumps(told), KEY.encode())
     document.write_text(json.dumps(told | {"seal": seal}))
 

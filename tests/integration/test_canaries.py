@@ -37,7 +37,7 @@ async def world(database: Database, tmp_path: Path) -> RollingWorld:
 async def note(
     world: RollingWorld, *, is_new: bool, replies: int, faults: int = 0, wait_s: float = 0.1
 ) -> None:
-    """What a gateway counts while it answers."""
+    """Count replies as a gateway does while it answers."""
     shown = world.canaries.of(Arm(ID, 2, is_new))
     for _ in range(replies):
         shown.note_reply(wait_s)
@@ -118,7 +118,7 @@ async def test_a_canary_that_fails_more_is_ended(world: RollingWorld) -> None:
 
 
 async def test_a_canary_that_is_slower_is_ended(world: RollingWorld) -> None:
-    """What is slow is learnt from the old version's first replies, which are not compared."""
+    """The limit of slowness is learnt from the old version's first replies, which are not compared."""
     await world.redeploy(CANARY)
     await note(world, is_new=False, replies=60, wait_s=0.1)
     await note(world, is_new=True, replies=60, wait_s=0.4)

@@ -25,7 +25,7 @@ confined.confine(confined.{LIMITS!r}, folder)
 
 @pytest.fixture
 def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the child's module lies; its folder too."""
+    """Return where the child's module lies; its folder too."""
     paths = [str(tmp_path), os.environ.get("PYTHONPATH", ""), str(Path("server").absolute())]
     monkeypatch.setenv("PYTHONPATH", ":".join(paths))
     return tmp_path

@@ -1,4 +1,4 @@
-"""What code can do from inside each process that handles untrusted bytes: each attempt must fail.
+"""Tests what code can do from inside each process that handles untrusted bytes: each attempt must fail.
 
 The code under attack is the product's own start of each process; only its work is replaced by the attempts. All are tried
 as root, where the tests run as root, and as a user without privileges.

@@ -1,4 +1,4 @@
-"""What an app does with its conversations beside talking: lists, imports, edits, deletes, and judges single replies."""
+"""Tests what an app does with its conversations beside talking: lists, imports, edits, deletes, and judges single replies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def say(http: httpx.AsyncClient, conversation: str, content: str) -> None:
 
 
 def prompt(world: World) -> str:
-    """What the model was asked last."""
+    """Return what the model was asked last."""
     return world.model_server.generations[-1].prompt
 
 

@@ -1,4 +1,4 @@
-"""What GPUs cost: from the intervals in which they are held to hours, money and budgets; on both databases."""
+"""Tests what GPUs cost: from the intervals in which they are held to hours, money and budgets; on both databases."""
 
 from __future__ import annotations
 

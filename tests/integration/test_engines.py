@@ -267,7 +267,7 @@ async def test_an_engine_sleeps_when_all_its_submissions_are_idle(database: Data
 
 
 async def test_two_that_wake_on_one_engine_need_the_room_of_one(scaled: Sharing) -> None:
-    """Of two places for servers another submission has one."""
+    """Another submission has one of the two places for servers."""
     await scaled.serve("other_v1")
     for submission_id in (FIRST, SECOND):
         assert await scaled.deployments.put_to_sleep(submission_id, scaled.clock.now())

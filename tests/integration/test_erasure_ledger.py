@@ -25,7 +25,7 @@ AT = datetime(2026, 11, 22, 19, 15, tzinfo=UTC)
 
 @pytest.fixture(params=["folder", *SERVERS])
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
-    """Those of a platform that keeps its artifacts there."""
+    """Return the settings of a platform that keeps its artifacts there."""
     if request.param == "folder":
         return Settings(data_dir=tmp_path)
     server: S3Server = request.getfixturevalue(request.param)

@@ -1,4 +1,4 @@
-"""What developers read of a rating: an anonymized copy, filtered, exported, made again; on both databases."""
+"""Tests what developers read of a rating: an anonymized copy, filtered, exported, made again; on both databases."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Cup(World):
         await self.scores.loop.run_once()
 
     async def counted(self) -> dict[str, VoteCount]:
-        """Of the tallies that are kept step by step, without those that nobody voted on."""
+        """Count from the tallies that are kept step by step, without those that nobody voted on."""
         await self.count_all()
         found = (await self.leaderboard.votes_by_competition()).get(CUP, {})
         return {one: votes for one, votes in found.items() if votes.up + votes.down}

@@ -1,4 +1,4 @@
-"""What hostile and clumsy clients meet at the front door, on real sockets."""
+"""Tests what hostile and clumsy clients meet at the front door, on real sockets."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Client:
         self._writer = writer
 
     async def send(self, *pieces: bytes) -> int:
-        """How many pieces the server took."""
+        """Send pieces, and return how many the server took."""
         for number, piece in enumerate(pieces):
             try:
                 self._writer.write(piece)
@@ -243,7 +243,7 @@ async def test_a_client_that_reads_nothing_is_let_go() -> None:
         left.set()
 
     async def sent(send: Send, receive: Receive) -> bool:
-        """Whether the client has left."""
+        """Send until the client has left, and return whether it has."""
         waiting = asyncio.create_task(receive_all(receive))
         writing = asyncio.ensure_future(
             send({"type": "http.response.body", "body": BLOCK, "more_body": True})

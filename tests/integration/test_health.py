@@ -1,4 +1,4 @@
-"""What probes and scrapes are told."""
+"""Tests what probes and scrapes are told."""
 
 from __future__ import annotations
 

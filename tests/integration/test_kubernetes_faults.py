@@ -1,4 +1,4 @@
-"""What goes wrong in a cluster, and what the platform makes of it."""
+"""Tests what goes wrong in a cluster, and what the platform makes of it."""
 
 from __future__ import annotations
 

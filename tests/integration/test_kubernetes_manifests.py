@@ -334,7 +334,7 @@ def test_guanaco_plan_prints_what_the_overlays_pods_ask_for(
 
 
 def worker_settings(objects: list[Object]) -> Settings:
-    """What the worker of an overlay would read."""
+    """Return what the worker of an overlay would read."""
     given = dict[str, str]()
     for found in of_kind(objects, "ConfigMap"):
         given |= {key: value for key, value in found["data"].items() if key.startswith("GUANACO_")}
@@ -359,7 +359,7 @@ async def test_the_ingress_leads_to_every_route_that_users_need(
 
 
 def all_paths(routes: Any) -> Iterator[str]:
-    """Of the app's own routes, of included routers and of mounts (static files)."""
+    """List the paths of the app's own routes, of included routers and of mounts (static files)."""
     for route in routes:
         if (inner := getattr(route, "original_router", None)) is not None:
             yield from all_paths(inner.routes)
@@ -368,7 +368,7 @@ def all_paths(routes: Any) -> Iterator[str]:
 
 
 def leads(entry: dict[str, Any], path: str) -> bool:
-    """As an Ingress does: Exact, or Prefix by whole elements of the path."""
+    """Match as an Ingress does: Exact, or Prefix by whole elements of the path."""
     if entry["pathType"] == "Exact":
         return bool(path == entry["path"])
     wanted = entry["path"].rstrip("/")
@@ -505,7 +505,7 @@ def test_the_operators_page_names_every_secret(objects: list[Object]) -> None:
 
 
 def matches(selector: dict[str, Any], labels: dict[str, str]) -> bool:
-    """As Kubernetes does; of expressions, those that are used here."""
+    """Match as Kubernetes does; of expressions, those that are used here."""
     for expression in selector.get("matchExpressions", []):
         assert expression["operator"] == "In"
         if labels.get(expression["key"]) not in expression["values"]:

@@ -457,7 +457,7 @@ async def test_a_cluster_that_forbids_claims_starts_servers_as_ever(world: FakeW
 
 
 def swapped(name: str = "m-tiny") -> DeploymentSpec:
-    """What the server is after a swap, by the name that its model says; the scripted engine takes no other weights itself."""
+    """Return what the server is after a swap, by the name that its model says; the scripted engine takes no other weights itself."""
     return scripted(name, "--name", "model-swapped")
 
 

@@ -215,7 +215,7 @@ class Deployed(World):
         await eventually(look)
 
     async def endpoints(self) -> tuple[str, ...]:
-        """What a gateway of another process uses."""
+        """Return what a gateway of another process uses."""
         await self.elsewhere.refresh_endpoints()
         return self.elsewhere.replicas(ID)
 

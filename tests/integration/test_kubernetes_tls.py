@@ -1,4 +1,4 @@
-"""As real clusters are reached: by TLS, with a certificate that the kubeconfig vouches for."""
+"""Tests a cluster as real ones are reached: by TLS, with a certificate that the kubeconfig vouches for."""
 
 from __future__ import annotations
 

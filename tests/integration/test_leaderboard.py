@@ -1,4 +1,4 @@
-"""What the leaderboard shows, of whom, and to whom; on both databases."""
+"""Tests what the leaderboard shows, of whom, and to whom; on both databases."""
 
 from __future__ import annotations
 

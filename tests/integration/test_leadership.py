@@ -1,4 +1,4 @@
-"""Of two platforms on one database and one cluster only the one that leads scales and reconciles, in the product's own assembly."""
+"""Tests that of two platforms on one database and one cluster only the one that leads scales and reconciles, in the product's own assembly."""
 
 from __future__ import annotations
 

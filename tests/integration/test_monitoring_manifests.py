@@ -1,4 +1,4 @@
-"""What is scraped, alerted on and drawn: metrics that exist, and alerts that say what to do."""
+"""Tests what is scraped, alerted on and drawn: metrics that exist, and alerts that say what to do."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def folder(tmp_path: Path) -> Path:
 def load(
     store: HttpStore, folder: Path, key: str = FIRST, selection: Selection | None = None
 ) -> tuple[dict[str, bytes], bool]:
-    """As a model server does; whether the cache was used."""
+    """Load as a model server does, and return whether the cache was used too."""
     source = ArtifactSource(store.uri(key))
     with model_folder(source, NodeCache(folder, ROOM)) as found:
         manifest = read_manifest(found.path)

@@ -32,7 +32,7 @@ NO_CONNECTION = NoConnectionLeft("QueuePool limit of size 10 overflow 10 reached
 
 
 class PanicError(BaseException):
-    """As pyo3's PanicException, which is no Exception."""
+    """An error like pyo3's PanicException, which is no Exception."""
 
 
 @pytest.fixture(autouse=True)

@@ -182,7 +182,7 @@ async def waits_in_deploy(pipelines: Pipelines, submission_id: str) -> None:
 
 
 async def give_room(pipelines: Pipelines, submission_id: str) -> None:
-    """As the admission does; its loop does not run here."""
+    """Give room as the admission does; its loop does not run here."""
     async with pipelines.world.database.write() as session:
         await session.execute(
             update(DeploymentRow)

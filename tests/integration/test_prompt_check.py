@@ -1,4 +1,4 @@
-"""What a prompt that cannot be made does in the stage check, through the real stage runner."""
+"""Tests what a prompt that cannot be made does in the stage check, through the real stage runner."""
 
 from __future__ import annotations
 

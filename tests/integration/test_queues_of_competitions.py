@@ -1,4 +1,4 @@
-"""What is deployed for a competition waits in the competition's queue, and that is no fault."""
+"""Tests that what is deployed for a competition waits in the competition's queue, and that this is no fault."""
 
 from __future__ import annotations
 

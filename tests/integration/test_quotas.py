@@ -1,4 +1,4 @@
-"""What each developer may use: what is refused, what is said, and who may change it."""
+"""Tests what each developer may use: what is refused, what is said, and who may change it."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ async def test_reads_follow_the_replica_and_leave_it(
 async def test_boards_and_feedback_are_read_from_the_replica(
     followed: Database, pair: tuple[PostgresServer, PostgresServer]
 ) -> None:
-    """What was committed before is there within the staleness; a browser that wrote reads the primary."""
+    """A browser that wrote reads the primary; others see what was committed within the staleness."""
     world = World(followed)
     ada, app = await world.account(Role.DEVELOPER, "ada"), await world.account(Role.BACKEND, "app")
     await world.publish(ada)

@@ -44,7 +44,7 @@ class Kept(World):
         self.reconciler = reconciler_of(self, self._give_up, compute)
 
     async def _give_up(self, submission_id: str, lines: list[str]) -> None:
-        """As the platform does."""
+        """Give it up as the platform does."""
         self.given_up.append((submission_id, lines))
         await self.journal.fail_published(submission_id, ModelServerDied(evidence(lines)))
 

@@ -1,4 +1,4 @@
-"""What only a store in a bucket has to get right."""
+"""Tests what only a store in a bucket has to get right."""
 
 from __future__ import annotations
 

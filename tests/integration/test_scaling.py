@@ -24,7 +24,7 @@ from tests.fixtures.world import BOT, eventually
 
 
 class Hasty(Scaled):
-    """Where a message waits a moment only for a server to wake."""
+    """A world where a message waits only a moment for a server to wake."""
 
     changes = {**Scaled.changes, "wake_wait_s": 0.3}
 

@@ -77,7 +77,7 @@ async def connect(http: httpx.AsyncClient) -> socket.socket:
 
 
 async def read_on(client: socket.socket) -> bytes:
-    """Until the other side has ended it, one way or another."""
+    """Read until the other side has ended it, one way or another."""
     received = bytearray()
     with contextlib.suppress(ConnectionResetError):
         async with asyncio.timeout(60):
@@ -124,7 +124,7 @@ async def begun(server: Fast) -> bool:
 
 
 async def standstill(server: Fast) -> None:
-    """Until it has sent nothing while everybody else had a thousand turns."""
+    """Wait until it has sent nothing while everybody else had a thousand turns."""
     seen, turns = -1, 0
     while turns < 1_000:
         await asyncio.sleep(0)

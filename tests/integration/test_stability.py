@@ -1,4 +1,4 @@
-"""How few votes decide between neighbours, and votes that come from another kind of users: over HTTP and on the pages."""
+"""Tests how few votes decide between neighbours, and votes that come from another kind of users: over HTTP and on the pages."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def done(turns: list[asyncio.Task[TurnPlace]]) -> int:
 
 
 async def agree(*gateways: Gateway) -> None:
-    """As their loops would do within a second or two."""
+    """Have them agree as their loops would within a second or two."""
     for _ in range(3):
         for gateway in gateways:
             await asyncio.sleep(0)  # what was asked for, or has its place, goes on

@@ -1,4 +1,4 @@
-"""What uniform assignment would have shown, from conversations that were assigned with a seed: over HTTP."""
+"""Tests what uniform assignment would have shown, from conversations that were assigned with a seed: over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What vLLM answers whole: scores, health, load."""
+"""Tests what vLLM answers whole: scores, health, load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recipe says on vLLM's command line is read by vLLM's own parser, of the version that we serve with."""
+"""Tests that what a recipe says on vLLM's command line is read by vLLM's own parser, of the version that we serve with."""
 
 from __future__ import annotations
 

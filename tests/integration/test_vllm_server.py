@@ -308,7 +308,7 @@ async def test_a_health_page_says_what_is_held_and_may_not_be_endless() -> None:
 
 @pytest.mark.parametrize("is_apart", [False, True])
 async def test_a_connection_is_kept_for_the_next_reply(is_apart: bool) -> None:
-    """Whether the reply's end comes with its last text or after it."""
+    """It is kept whether the reply's end comes with its last text or after it."""
     connections, closed = 0, asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

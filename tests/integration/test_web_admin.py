@@ -1,4 +1,4 @@
-"""What an operator's pages must not do by mistake, and behind which proxy visitors are told apart; on both databases."""
+"""Tests what an operator's pages must not do by mistake, and behind which proxy visitors are told apart; on both databases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operator sees of each model server; on both databases."""
+"""Tests what the operator sees of each model server; on both databases."""
 
 from __future__ import annotations
 

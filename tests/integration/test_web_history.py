@@ -1,4 +1,4 @@
-"""How scores and metrics went: kept by the leaderboard, drawn by the pages; on both databases."""
+"""Tests how scores and metrics went: kept by the leaderboard, drawn by the pages; on both databases."""
 
 from __future__ import annotations
 

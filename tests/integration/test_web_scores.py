@@ -34,7 +34,7 @@ def world(database: Database) -> WebWorld:
 
 
 def figures(page: str) -> dict[str, list[str]]:
-    """What each tile of a ``dl`` says, by its name."""
+    """Return what each tile of a ``dl`` says, by its name."""
     found = re.findall(r'<div class="tile"><dt class="label">(.*?)</dt>(.*?)</div>', page)
     return {
         re.sub("<[^>]+>", "", name): [

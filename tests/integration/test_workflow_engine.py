@@ -17,7 +17,7 @@ pytestmark = pytest.mark.both_databases
 
 
 async def has_no_thread_but(before: set[threading.Thread]) -> bool:
-    """Whether DBOS has no thread. On a busy machine one may end a moment after it was told to."""
+    """Return whether DBOS has no thread. On a busy machine one may end a moment after it was told to."""
     left = {one.name for one in set(threading.enumerate()) - before}
     return not any("dbos-background" in name or "queue" in name for name in left)
 

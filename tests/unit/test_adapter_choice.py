@@ -1,4 +1,4 @@
-"""Which adapters are served on their base's model server, and why the others are merged."""
+"""Tests which adapters are served on their base's model server, and why the others are merged."""
 
 from __future__ import annotations
 

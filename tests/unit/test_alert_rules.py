@@ -1,4 +1,4 @@
-"""When alerts fire, by table; the error budget; the form of the messages."""
+"""Tests when alerts fire, by table; the error budget; the form of the messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What developers are not to read, and what they are."""
+"""Tests what developers are not to read, and what they are."""
 
 from __future__ import annotations
 

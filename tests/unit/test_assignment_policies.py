@@ -41,7 +41,7 @@ async def pool_of(taken: Snapshot) -> Pool:
 
 
 async def shares(taken: Snapshot, choices: int = 20_000) -> dict[str, float]:
-    """How often each is chosen."""
+    """Return how often each is chosen."""
     pool = await pool_of(taken)
     counts = Counter(pool.choose(1, f"conversation {number}") for number in range(choices))
     return {str(name): count / choices for name, count in counts.items()}

@@ -1,4 +1,4 @@
-"""How often the reconciler may act on one deployment."""
+"""Tests how often the reconciler may act on one deployment."""
 
 from __future__ import annotations
 

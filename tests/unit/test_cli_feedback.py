@@ -310,7 +310,7 @@ class Terminal:
         fcntl.ioctl(self.descriptor, termios.TIOCSWINSZ, size)
 
     def press(self, keys: bytes, until: str) -> str:
-        """What was drawn since, once it holds that text."""
+        """Return what was drawn since, once it holds that text."""
         start = len(self.text)
         os.write(self.descriptor, keys)
         deadline = time.monotonic() + 60

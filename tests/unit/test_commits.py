@@ -24,7 +24,7 @@ def commit(file: str) -> None:
 
 
 async def changes(*watches: CommitWatch) -> list[bool]:
-    """What each watch says now, without waiting."""
+    """Return what each watch says now, without waiting."""
     return [await watch.wait(0.0, 0.0) for watch in watches]
 
 

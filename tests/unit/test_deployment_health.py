@@ -1,4 +1,4 @@
-"""When a server that runs and does not answer is stopped."""
+"""Tests when a server that runs and does not answer is stopped."""
 
 from __future__ import annotations
 

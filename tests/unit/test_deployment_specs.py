@@ -1,4 +1,4 @@
-"""What a model server is started with."""
+"""Tests what a model server is started with."""
 
 from __future__ import annotations
 

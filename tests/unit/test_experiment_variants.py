@@ -1,4 +1,4 @@
-"""Who is in which variant, and what a variant changes."""
+"""Tests who is in which variant, and what a variant changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the fuzzer has found worth keeping is replayed here, without the fuzzer (tests/fuzz/README.md)."""
+"""Replays what the fuzzer has found worth keeping, without the fuzzer (tests/fuzz/README.md)."""
 
 from __future__ import annotations
 

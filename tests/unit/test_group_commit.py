@@ -11,7 +11,7 @@ from guanaco_server.database.group_commit import GroupCommit
 
 
 class Written:
-    """What was written, batch by batch; each takes a turn of the loop or two, and ``bad`` items fail alone."""
+    """The items that were written, batch by batch; each takes a turn of the loop or two, and ``bad`` items fail alone."""
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []

@@ -1,4 +1,4 @@
-"""What is answered to an error that no service has foreseen."""
+"""Tests what is answered to an error that no service has foreseen."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_protocol_was_made_for_the_installed_uvicorn() -> None:
-    """If this fails: read uvicorn's httptools_impl, then raise MADE_FOR and the bound in pyproject.toml together."""
+    """Read uvicorn's httptools_impl if this fails, then raise MADE_FOR and the bound in pyproject.toml together."""
     assert uvicorn.__version__.startswith(f"{MADE_FOR}.")
 
 

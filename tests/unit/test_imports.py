@@ -1,4 +1,4 @@
-"""What an idle platform does not use is imported at its first use: each of these takes megabytes."""
+"""Tests that what an idle platform does not use is imported at its first use: each of these takes megabytes."""
 
 from __future__ import annotations
 

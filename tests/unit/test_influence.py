@@ -1,4 +1,4 @@
-"""How few votes turn a pair of neighbours, against every set of votes that could be removed."""
+"""Tests how few votes turn a pair of neighbours, against every set of votes that could be removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is sent to a cluster: as it was agreed (golden files), and valid, safe and coherent."""
+"""Tests what is sent to a cluster: as it was agreed (golden files), and valid, safe and coherent."""
 
 from __future__ import annotations
 

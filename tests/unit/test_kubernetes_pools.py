@@ -1,4 +1,4 @@
-"""What a pool is made of, which servers fit into its pods, and what is read from a claimed one."""
+"""Tests what a pool is made of, which servers fit into its pods, and what is read from a claimed one."""
 
 from __future__ import annotations
 

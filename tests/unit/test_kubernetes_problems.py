@@ -1,4 +1,4 @@
-"""From what the cluster says about a pod to one sentence for the developer."""
+"""Tests how one sentence for the developer is made of what the cluster says about a pod."""
 
 from __future__ import annotations
 

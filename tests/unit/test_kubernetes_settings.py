@@ -1,4 +1,4 @@
-"""From the settings to a cluster: what is missing is said before anything starts."""
+"""Tests how a cluster is made of the settings: what is missing is said before anything starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which entries of a lorebook are told, and which keys are refused."""
+"""Tests which entries of a lorebook are told, and which keys are refused."""
 
 from __future__ import annotations
 

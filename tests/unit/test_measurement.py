@@ -47,7 +47,7 @@ MEASURED = {
 
 
 def test_changed_measurement_needs_a_new_version_of_the_definitions() -> None:
-    """If this fails, read the rules in measurement.py, raise the version, and write the file again with both."""
+    """Read the rules in measurement.py if this fails, raise the version, and write the file again with both."""
     known = json.loads(GOLDEN.read_text())
     found = {
         name: {

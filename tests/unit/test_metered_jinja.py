@@ -16,7 +16,7 @@ MESSAGES = [{"role": "user", "content": "All of these words. " * 10}] * 51
 
 
 def steps(template: str, *, weighs_values: bool = True, **variables: Any) -> int:
-    """What rendering takes. Raises OutOfSteps beyond the limit."""
+    """Return how many steps rendering takes. Raises OutOfSteps beyond the limit."""
     metered = environment(weighs_values=weighs_values)
     metered.meter.left = LIMIT
     for _ in metered.metered(template).generate(**variables):

@@ -1,4 +1,4 @@
-"""What a config.json says of a model's size: held against the sizes that the models' makers print."""
+"""Tests what a config.json says of a model's size against the sizes that the models' makers print."""
 
 from __future__ import annotations
 

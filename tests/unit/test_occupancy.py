@@ -1,4 +1,4 @@
-"""Which submissions are at capacity, also while a count is under way."""
+"""Tests which submissions are at capacity, also while a count is under way."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from guanaco_server.scaling.replicas import EnginePlaces
 
 
 class Counts:
-    """What the database would say; ``gate`` holds a count up."""
+    """The counts that the database would give; ``gate`` holds a count up."""
 
     def __init__(self, **capacities: int) -> None:
         self.turns: dict[str, int] = {}

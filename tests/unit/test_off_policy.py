@@ -1,4 +1,4 @@
-"""What uniform assignment would have shown, where the users of two apps are assigned at other chances on other days."""
+"""Tests what uniform assignment would have shown, where the users of two apps are assigned at other chances on other days."""
 
 from __future__ import annotations
 

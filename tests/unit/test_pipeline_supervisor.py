@@ -1,4 +1,4 @@
-"""What becomes of a run, by the state of its workflows; and which of its stages comes next."""
+"""Tests what becomes of a run, by the state of its workflows; and which of its stages comes next."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = ("guanaco", "cli", "server", "migrations")
+FOLDERS = ("guanaco", "cli", "server", "migrations", "benchmarks", "examples", "tests")
 FRAGMENT = re.compile(
     r"(As|By|For|From|How|If|Of|That|Those|To|Until|Up|What|When|Where|Whether|Which|Who|Whom|Whose|Without)\b"
 )
@@ -16,9 +16,9 @@ RULE = "A docstring begins with a verb, or names the thing: `Return whether …`
 
 
 def _docstrings() -> Iterator[tuple[str, str]]:
-    """Yield each docstring of the product with its place."""
+    """Yield each docstring with its place."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    for folder in PRODUCT:
+    for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, documented) and (text := ast.get_docstring(node)):

@@ -1,4 +1,4 @@
-"""Which earlier turns a message calls back."""
+"""Tests which earlier turns a message calls back."""
 
 from __future__ import annotations
 

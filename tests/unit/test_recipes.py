@@ -1,4 +1,4 @@
-"""Which GPUs a model gets, and which arguments vLLM gets with them."""
+"""Tests which GPUs a model gets, and which arguments vLLM gets with them."""
 
 from __future__ import annotations
 

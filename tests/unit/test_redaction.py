@@ -1,4 +1,4 @@
-"""What is taken out of the words of jobs and model servers."""
+"""Tests what is taken out of the words of jobs and model servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which replica a conversation prefers, as any process would say."""
+"""Tests which replica a conversation prefers, as any process would say."""
 
 from __future__ import annotations
 

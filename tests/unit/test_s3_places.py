@@ -1,4 +1,4 @@
-"""Where the S3 store puts things, and how it names them; all of it without a server."""
+"""Tests where the S3 store puts things, and how it names them; all of it without a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets room, who has to go, and what those who wait are told."""
+"""Tests who gets room, who has to go, and what those who wait are told."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_the_budget_holds_and_no_stream_is_cut(
 def test_stopping_one_for_another_makes_nothing_less_fair(
     tenants: list[Tenant], claims: list[Claim]
 ) -> None:
-    """What the developers have, sorted, does not get worse: max-min."""
+    """Sorted, what the developers have does not get worse: max-min."""
     budget = Budget(max_model_servers=max(1, len(tenants)))
     plan = share(budget, tenants, claims, Room(), NOW)
     owner_of = {c.submission_id: c.owner for c in claims}

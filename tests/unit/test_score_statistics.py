@@ -319,7 +319,7 @@ def _ballot(rng: random.Random, truth: list[float], votes: int) -> bradley_terry
 
 
 def _limit(truth: list[float]) -> list[float]:
-    """What the strengths come to with very many users: ties make it another scale than ``truth``'s."""
+    """Return what the strengths come to with very many users: ties make it another scale than ``truth``'s."""
     rng = random.Random(8)
     ballots = [_ballot(rng, truth, rng.randint(2, 5)) for _ in range(200_000)]
     return bradley_terry.fit(ballots, len(truth)).values

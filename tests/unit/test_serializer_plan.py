@@ -1,4 +1,4 @@
-"""What is read, what is written where, and in which pieces."""
+"""Tests what is read, what is written where, and in which pieces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIB = 1024**2
 
 
 def file_of(path: str, *tensors: tuple[str, str, int]) -> WeightFile:
-    """Of name, dtype and elements (2 or 4 bytes each)."""
+    """Make a file of name, dtype and elements (2 or 4 bytes each)."""
     infos, offset = [], 0
     for name, dtype, count in tensors:
         end = offset + count * (4 if dtype == "F32" else 2)

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_it_is_made_for_the_aiosqlite_that_is_installed() -> None:
-    """If this fails: read aiosqlite's core.py, then raise MADE_FOR and the bound in pyproject.toml together."""
+    """Read aiosqlite's core.py if this fails, then raise MADE_FOR and the bound in pyproject.toml together."""
     assert aiosqlite.__version__.startswith(f"{MADE_FOR}.")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [

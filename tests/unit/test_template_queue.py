@@ -1,4 +1,4 @@
-"""Whose template is rendered next, with work that ends when the test says so."""
+"""Tests whose template is rendered next, with work that ends when the test says so."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Bigrams:
-    """What a Llama computes whose blocks add nothing: embedding, final norm, output matrix."""
+    """A Llama whose blocks add nothing: embedding, final norm, output matrix."""
 
     def __init__(self, repo: Path) -> None:
         self.tokenizer = Tokenizer.from_file(str(repo / "tokenizer.json"))

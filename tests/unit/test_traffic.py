@@ -1,4 +1,4 @@
-"""How many GPUs some traffic needs: what must hold whatever the figures are."""
+"""Tests how many GPUs some traffic needs: what must hold whatever the figures are."""
 
 from __future__ import annotations
 

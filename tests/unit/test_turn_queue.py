@@ -1,4 +1,4 @@
-"""Whose turn is answered next, and whose is refused when too many wait."""
+"""Tests whose turn is answered next, and whose is refused when too many wait."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def claim(held: int, order: bytes = b"", **demands: int) -> PlaceClaim:
 
 
 def served(queue: TurnQueue, count: int, *, places: int = 1) -> list[str]:
-    """Who gets the next places, of which so many are under way at a time."""
+    """Return who gets the next places, of which so many are under way at a time."""
     under_way: list[Asker] = []
     given = []
     for _ in range(count):

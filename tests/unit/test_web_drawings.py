@@ -1,4 +1,4 @@
-"""What the drawings are made of: histograms, lines over time, and the small rules beside them."""
+"""Tests what the drawings are made of: histograms, lines over time, and the small rules beside them."""
 
 from __future__ import annotations
 

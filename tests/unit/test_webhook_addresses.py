@@ -1,4 +1,4 @@
-"""Where webhooks may go, and that a name cannot mean one host when it is looked at and another when it is called."""
+"""Tests where webhooks may go, and that a name cannot mean one host when it is looked at and another when it is called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who writes next, where a database has one writer at a time."""
+"""Tests who writes next, where a database has one writer at a time."""
 
 from __future__ import annotations
 

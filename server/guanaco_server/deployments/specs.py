@@ -1,4 +1,4 @@
-"""Makes of a submission the process that serves it: the recipe, the resources, the command."""
+"""Describes the process that serves a submission: its recipe, resources and command."""
 
 from __future__ import annotations
 
