@@ -168,4 +168,4 @@ pin-images:  ## pin the base images of docker/ to what their registries have now
 	@$(PYTHON) scripts/pin-images
 
 clean:  ## remove the environments and caches
-	rm -rf .venv .venv-engine .venv-audit .venv-clients .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist
+	rm -rf .venv .venv-engine .venv-audit .venv-clients .venv-docs .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist
