@@ -6,8 +6,8 @@ Three kinds of seasons, each looked at every 500 ratings, all from one seed:
 equal      20 submissions of the same ratio: how often was one ever shown above another?
 differ     ratios from Beta(12, 8), users who differ by their own taste and by the day, and Thompson sampling, which follows what is
            shown: how often was a submission's interval ever beside the mean chance of those who rated it?
-decide     ratios from Beta(12, 8), top-two Thompson sampling as `adaptive` does it: after how many ratings is the leader known to be
-           within 5 points of the best, and is it?
+decide     ratios from Beta(12, 8), a look every 100 ratings: after how many ratings is the leader known to be within 5 points of the best, and is it?
+           By `decide` with the always-valid test and with Bayes' rule under four priors, and by the other policies.
 Prints a table, then one line of JSON.
 """
 
@@ -17,12 +17,17 @@ import argparse
 import json
 import math
 import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from guanaco_server.routing.policies import BETA
+from benchmarks import decisions
+from guanaco.competitions import AssignmentKind, AssignmentRule, RankingRule
+from guanaco.simulations import SimulationRequest
+from guanaco_server.simulation.seasons import SeasonPlan, season
 from guanaco_server.statistics.confidence_sequences import (
     GROWTH,
     LOG_WEIGHT,
@@ -38,11 +43,9 @@ SUBMISSIONS = 20
 PRIOR = 12.0, 8.0
 EVERY = 500
 RATINGS = 20_000
-MOST_RATINGS = 40_000
 WITHIN = 0.05
 TASTE = 0.8  # standard deviation of a user's log odds
 DAY = 0.5  # and of a day's; a look is a day
-DRAWS = 1_000  # for the chance of being the best
 HALVINGS = 22
 
 
@@ -57,7 +60,7 @@ def main() -> None:
     figures = {
         "equal": equal_seasons(chance, options.seasons),
         "differ": differing_seasons(chance, options.seasons),
-        "decide": decided_seasons(chance, options.seasons),
+        "decide": decided_seasons(options.seed, options.seasons),
         "seasons": options.seasons,
         "seed": options.seed,
         "submissions": SUBMISSIONS,
@@ -117,53 +120,36 @@ def differing_seasons(chance: np.random.Generator, seasons: int) -> dict[str, fl
     }
 
 
-def decided_seasons(chance: np.random.Generator, seasons: int) -> dict[str, float]:
-    truth = chance.beta(*PRIOR, size=(seasons, SUBMISSIONS))
-    up, total = _zeros(seasons), _zeros(seasons)
-    decided_after = np.full(seasons, math.inf)
-    is_wrong = np.zeros(seasons, bool)
-    for look in range(1, MOST_RATINGS // EVERY + 1):
-        open_ = np.flatnonzero(np.isinf(decided_after))
-        if not len(open_):
-            break
-        shares = top_two(best_chances(chance, up[open_], total[open_]))
-        new = chance.multinomial(EVERY, shares)
-        total[open_] += new
-        up[open_] += chance.binomial(new, truth[open_])
-        low, high = sequence(up[open_], total[open_])
-        leader = low.argmax(axis=1)
-        at = np.arange(len(open_))
-        leads, others = low[at, leader], high.copy()
-        others[at, leader] = 0
-        known = leads >= others.max(axis=1) - WITHIN
-        decided_after[open_[known]] = look * EVERY
-        is_wrong[open_[known]] = (truth[open_, leader] < truth[open_].max(axis=1) - WITHIN)[known]
-    known_ = np.isfinite(decided_after)
-    return {
-        "median ratings": float(np.median(np.minimum(decided_after, MOST_RATINGS))),
-        "quarter": float(np.quantile(np.minimum(decided_after, MOST_RATINGS), 0.25)),
-        "three quarters": float(np.quantile(np.minimum(decided_after, MOST_RATINGS), 0.75)),
-        "decided": float(known_.mean()),
-        "wrong": float(is_wrong.mean()),
+def decided_seasons(seed: int, seasons: int) -> dict[str, Any]:
+    """Return when each claim was made, by `decide`, and when the always-valid one was by the other policies."""
+    found = decisions.seasons(seed, seasons, WITHIN)
+    claims = {
+        name: _summary([one[name].after for one in found], [one[name].is_wrong for one in found])
+        for name in found[0]
     }
+    request = SimulationRequest(
+        submissions=SUBMISSIONS, seasons=seasons, seed=seed, most_ratings=decisions.MOST_RATINGS
+    )
+    for kind in (AssignmentKind.UNIFORM, AssignmentKind.ADAPTIVE):
+        rule = AssignmentRule(kind=kind, within=WITHIN)
+        plan = SeasonPlan(request, rule, RankingRule.THUMBS_UP)
+        with ProcessPoolExecutor(decisions.WORKERS) as pool:
+            ended = list(pool.map(partial(season, plan), range(seed, seed + seasons), chunksize=4))
+        claims[f"always valid, {kind}"] = _summary(
+            [one.after for one in ended], [one.is_wrong for one in ended]
+        )
+    return claims
 
 
-def best_chances(chance: np.random.Generator, up: Counts, total: Counts) -> Floats:
-    drawn = chance.beta(1 + up[:, :, None], 1 + (total - up)[:, :, None], (*up.shape, DRAWS))
-    best = drawn.argmax(axis=1)
-    place = np.arange(len(up))[:, None] * SUBMISSIONS + best
-    counts = np.bincount(place.ravel(), minlength=up.size).reshape(up.shape)
-    found: Floats = counts.astype(np.float64) + 0.01
-    found /= DRAWS + 0.01 * SUBMISSIONS
-    return found
-
-
-def top_two(chances: Floats) -> Floats:
-    """The formula of routing/policies.py for many seasons at once."""
-    odds = chances / (1 - chances)
-    shares = chances * (BETA + (1 - BETA) * (odds.sum(axis=1, keepdims=True) - odds))
-    whole: Floats = shares / shares.sum(axis=1, keepdims=True)
-    return whole
+def _summary(after: list[int | None], wrong: list[bool]) -> dict[str, float]:
+    ratings = [decisions.MOST_RATINGS if one is None else one for one in after]
+    return {
+        "median ratings": float(np.median(ratings)),
+        "quarter": float(np.quantile(ratings, 0.25)),
+        "three quarters": float(np.quantile(ratings, 0.75)),
+        "decided": float(np.mean([one is not None for one in after])),
+        "wrong": float(np.mean(wrong)),
+    }
 
 
 def sequence(up: Counts, total: Counts) -> tuple[Floats, Floats]:
@@ -227,9 +213,13 @@ def show(figures: dict[str, Any]) -> None:
             *(f"{x:>14.1%}" if isinstance(x, float) else f"{x:>14}" for x in (one, every)),
         )
     print(
-        f"decide: {decide['median ratings']:,.0f} ratings in the median"
-        f" ({decide['quarter']:,.0f} to {decide['three quarters']:,.0f} the middle half), decided {decide['decided']:.1%}, wrong {decide['wrong']:.1%}"
+        f"{'decide: within 5 points of the best':<44}{'ratings':>9}{'middle half':>20}{'decided':>9}{'wrong':>7}"
     )
+    for name, one in decide.items():
+        half = f"{one['quarter']:,.0f} to {one['three quarters']:,.0f}"
+        print(
+            f"{name:<44}{one['median ratings']:>9,.0f}{half:>20}{one['decided']:>9.1%}{one['wrong']:>7.1%}"
+        )
 
 
 def _threshold() -> float:

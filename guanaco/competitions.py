@@ -22,10 +22,12 @@ class AssignmentKind(OpenEnum):
     NEWEST = "newest"
     UNIFORM = "uniform"
     ADAPTIVE = "adaptive"
+    DECIDE = "decide"
 
 
 class AssignmentRule(BaseModel):
-    """``newest`` takes the newest submission until it has ``newest_until`` ratings; ``adaptive`` is top-two Thompson sampling (docs/routing.md)."""
+    """``newest`` takes the newest submission until it has ``newest_until`` ratings; ``adaptive`` is top-two Thompson sampling; ``decide`` sends
+    conversations where they soonest show which submission is within a margin of the best (docs/routing.md)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -33,13 +35,19 @@ class AssignmentRule(BaseModel):
     newest_until: int = Field(
         default=50,
         ge=1,
-        description="Ratings after which `newest` moves on, and `adaptive` takes a submission for new no longer.",
+        description="Ratings after which `newest` moves on, and `adaptive` and `decide` take a submission for new no longer.",
     )
     recency_floor: float = Field(
         default=0.1,
         ge=0,
         le=1,
-        description="Share of conversations that `adaptive` keeps for submissions with fewer than `newest_until` ratings.",
+        description="Share of conversations that `adaptive` and `decide` keep for submissions with fewer than `newest_until` ratings.",
+    )
+    within: float = Field(
+        default=0.05,
+        ge=0.005,
+        le=0.5,
+        description="The margin of the board's verdict, and what `decide` aims at: which submission is at most so much worse than the best, in shares of thumbs up.",
     )
     weights: dict[str, Weight] = Field(
         default={},

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 
 from guanaco.competitions import OPEN, RankingRule
 from guanaco.estimates import Estimate
+from guanaco.open_enum import OpenEnum
 from guanaco.submissions import Status
 
 
@@ -67,6 +68,8 @@ class LeaderboardRow(SubmissionMetrics):
     repo: str
     status: Status
     created_at: datetime
+    parameter_count: int | None = None
+    license: str | None = Field(default=None, description="As the repo's model card names it.")
 
 
 class Leaderboard(BaseModel):
@@ -99,6 +102,51 @@ class LeaderboardStability(BaseModel):
     competition: str
     ranking: RankingRule
     pairs: list[StabilityPair]
+
+
+class VerdictState(OpenEnum):
+    """The answers for a leader and another submission, by what the votes have shown."""
+
+    BETTER = "better"
+    WITHIN = "within"
+    OPEN = "open"
+
+
+class VerdictPair(BaseModel):
+    """The leader beside one other submission."""
+
+    submission_id: str
+    state: VerdictState = Field(
+        description="`better`: the leader is; `within`: the leader is at most `within` worse; `open`: neither is shown yet."
+    )
+    votes: int | None = Field(
+        default=None,
+        description="About how many more votes on both settle an open one, if both ratios stay. None if none would, or by another rule than `thumbs_up`.",
+    )
+
+
+class LeaderboardVerdict(BaseModel):
+    """The verdict on a board's leader: whether it is known to be within a margin of the best. docs/scores.md says how that is known."""
+
+    at: datetime
+    competition: str
+    ranking: RankingRule
+    within: float = Field(description="The competition's margin, in shares of thumbs up.")
+    leader: str | None = Field(description="The first on the board; None without a score.")
+    is_decided: bool = Field(
+        description="Whether the leader is shown to be within the margin of every other one. With 95 % this is never said wrongly, however often one looks."
+    )
+    chance: float | None = Field(
+        default=None,
+        description="The probability of the same by Bayes' rule, with the prior below. By `thumbs_up` only.",
+    )
+    prior_up: float = Field(default=1.0, description="The prior is Beta(prior_up, prior_down).")
+    prior_down: float = 1.0
+    prior_submissions: int = Field(
+        default=0,
+        description="Submissions of frozen competitions that the prior was fitted to; 0 if it is flat.",
+    )
+    pairs: list[VerdictPair] = Field(description="All others, in the order of the board.")
 
 
 class LeaderboardSort(StrEnum):

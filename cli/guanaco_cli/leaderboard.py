@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from guanaco.verdicts import chance_words, headline, pair_words
 from guanaco_cli import words
 from guanaco_cli.connection import connect
 from guanaco_cli.console import console
@@ -18,11 +19,13 @@ from guanaco_cli.options import AsJson
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from guanaco.client import Client
     from guanaco.estimates import Estimate
     from guanaco.leaderboard import (
         Leaderboard,
         LeaderboardRow,
         LeaderboardStability,
+        LeaderboardVerdict,
         StabilityPair,
     )
 
@@ -58,6 +61,12 @@ Stability = Annotated[
 ]
 
 
+Verdict = Annotated[
+    bool,
+    typer.Option("--verdict", help="What is settled between the leader and each other one."),
+]
+
+
 @app.command(epilog="Example: guanaco leaderboard --competition autumn --sort retention --watch")
 def leaderboard(
     competition: Of = "open",
@@ -66,13 +75,22 @@ def leaderboard(
     watch: WatchOption = False,
     every: Every = 5.0,
     stability: Stability = False,
+    verdict: Verdict = False,
 ) -> None:
     """Compare all submissions. Needs no key."""
     if as_json and watch:
         raise typer.BadParameter("choose --json or --watch, not both.")
-    if stability and watch:
-        raise typer.BadParameter("choose --stability or --watch, not both.")
+    chosen = [
+        name
+        for name, is_on in (("--stability", stability), ("--verdict", verdict), ("--watch", watch))
+        if is_on
+    ]
+    if len(chosen) > 1:
+        raise typer.BadParameter(f"choose {' or '.join(chosen)}, not both.")
     with connect() as client:
+        if verdict:
+            show_verdict(client.verdict(competition=competition), as_json=as_json)
+            return
         if stability:
             show_stability(client.stability(competition=competition), as_json=as_json)
             return
@@ -84,12 +102,40 @@ def leaderboard(
             watch_leaderboard(fetch, every, sort)
             return
         board = fetch()
+        is_ranked = sort == "rank" and bool(board.rows) and not as_json
+        found = _verdict_on(client, competition) if is_ranked else None
     if as_json:
         console.json(board)
     else:
         print_leaderboard(board, sort=sort)
         if not board.rows:
             console.say(f"Nothing has entered the competition {board.competition} yet.")
+        elif found is not None:
+            console.say(headline(found))
+
+
+def _verdict_on(client: Client, competition: str) -> LeaderboardVerdict | None:
+    """Read the verdict; None from a platform of an older version, or by a rule that it does not know."""
+    from guanaco.errors import NewerVersionNeeded, NotFound
+
+    try:
+        return client.verdict(competition=competition)
+    except (NotFound, NewerVersionNeeded):
+        return None
+
+
+def show_verdict(found: LeaderboardVerdict, *, as_json: bool) -> None:
+    if as_json:
+        console.json(found)
+        return
+    if found.pairs:
+        console.table(
+            ("other", "the leader beside it"),
+            [(pair.submission_id, pair_words(pair, found)) for pair in found.pairs],
+        )
+    console.say(headline(found))
+    if (chance := chance_words(found)) is not None:
+        console.say(chance)
 
 
 def show_stability(found: LeaderboardStability, *, as_json: bool) -> None:

@@ -17,7 +17,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         *("feedback", "evaluate", "stress", "leaderboard", "chat", "costs", "webhook"),
     ),
     "Apps": ("characters", "conversations", "duels"),
-    "Competitions": ("competitions", "experiments", "votes", "assignment"),
+    "Competitions": ("competitions", "simulate", "experiments", "votes", "assignment"),
     "Operating a platform": (
         *("up", "settings", "migrate", "first-key", "keys", "recipe", "slo", "alerts"),
         *("backup", "restore", "users", "audit"),

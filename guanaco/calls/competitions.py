@@ -9,6 +9,7 @@ from guanaco.leaderboard import (
     Leaderboard,
     LeaderboardSort,
     LeaderboardStability,
+    LeaderboardVerdict,
     ScoreHistory,
     Season,
     SeasonCheck,
@@ -57,6 +58,21 @@ def stability(
     if submission_id is not None:
         params["submission"] = submission_id
     return get("/leaderboard/stability", LeaderboardStability, params=params)
+
+
+def verdict(*, competition: str = OPEN) -> Call[LeaderboardVerdict]:
+    """Read which submission is known to be within the competition's margin of the best. Needs no key.
+
+    Args:
+        competition: The competition's id.
+
+    Returns:
+        The LeaderboardVerdict; `guanaco.verdicts` puts it into words.
+
+    Raises:
+        CompetitionNotFound: There is no such competition.
+    """
+    return get("/leaderboard/verdict", LeaderboardVerdict, params={"competition": competition})
 
 
 def score_history(submission_id: str, *, competition: str = OPEN) -> Call[ScoreHistory]:

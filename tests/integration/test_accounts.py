@@ -28,6 +28,7 @@ PUBLIC = {
     "GET /api/v1/competitions/{competition_id}/season",
     "GET /api/v1/leaderboard",
     "GET /api/v1/leaderboard/stability",
+    "GET /api/v1/leaderboard/verdict",
     "GET /api/v1/submissions/{submission_id}/score-history",
     "GET /competitions",
     "GET /healthz",

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from guanaco.errors import NoModelAvailable
+from guanaco.errors import NoModelAvailable, NotFound
 from guanaco_cli import leaderboard
 from guanaco_cli.leaderboard import mark
 from guanaco_cli.main import run
@@ -40,6 +40,13 @@ def board(*ids: str) -> httpx.Response:
         for rank, submission_id in enumerate(ids, start=1)
     ]
     return httpx.Response(200, json={"at": AT, "rows": rows})
+
+
+def verdict(leader: str, *pairs: dict[str, Any]) -> httpx.Response:
+    found = {"at": AT, "competition": "open", "ranking": "thumbs_up", "within": 0.05}
+    return httpx.Response(
+        200, json=found | {"leader": leader, "is_decided": False, "pairs": list(pairs)}
+    )
 
 
 @pytest.fixture
@@ -91,12 +98,35 @@ def test_a_server_that_is_away_for_a_while_leaves_the_last_table(
 
 
 def test_without_a_terminal_it_is_printed_once(server: Any, capsys: Any) -> None:
-    script = server(board("a_v1"))
+    script = server(board("a_v1"), verdict("a_v1"))
     assert run(["leaderboard", "--watch"]) == 0
-    assert len(script.requests) == 1
-    out = capsys.readouterr().out
-    assert "a_v1" in out
-    assert "\x1b" not in out
+    assert len(script.requests) == 2
+    said = capsys.readouterr()
+    assert "a_v1" in said.out
+    assert "\x1b" not in said.out
+    assert "a_v1 is the only one with a score." in said.err
+
+
+def test_an_older_platform_has_no_verdict(server: Any, capsys: Any) -> None:
+    server(board("a_v1"), refused(NotFound("There is no such page."), 404))
+    assert run(["leaderboard"]) == 0
+    assert "a_v1" in capsys.readouterr().out
+
+
+def test_the_verdict_is_shown_by_pairs(server: Any, capsys: Any) -> None:
+    pairs = [
+        {"submission_id": "b_v1", "state": "better"},
+        {"submission_id": "c_v1", "state": "open", "votes": 312},
+        {"submission_id": "d_v1", "state": "drawn"},
+    ]
+    script = server(verdict("a_v1", *pairs))
+    assert run(["leaderboard", "--verdict", "--competition", "autumn"]) == 0
+    assert script.requests[0].url.path.endswith("/leaderboard/verdict")
+    said = capsys.readouterr()
+    assert "the leader is better: settled" in said.out
+    assert "not yet: about 310 more votes" in said.out
+    assert "Not settled: a_v1 leads, but 2 of 3 others" in said.err
+    assert run(["leaderboard", "--verdict", "--watch"]) == 2
 
 
 def test_json_cannot_be_watched(capsys: Any) -> None:

@@ -118,7 +118,7 @@ def test_unknown_fields_can_be_left_behind() -> None:
         ("ranking", "by_length", "'thumbs_up', 'bradley_terry' or 'combined'"),
         ("prize", 100, "Extra inputs are not permitted"),
         ("entry", {"region": "eu"}, "Extra inputs are not permitted"),
-        ("assignment", {"kind": "by_mood"}, "'newest', 'uniform' or 'adaptive'"),
+        ("assignment", {"kind": "by_mood"}, "'newest', 'uniform', 'adaptive' or 'decide'"),
     ],
 )
 def test_a_request_of_the_next_version_is_refused(field: str, value: object, problem: str) -> None:

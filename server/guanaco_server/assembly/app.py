@@ -256,6 +256,7 @@ def _include_routes(app: FastAPI, rooms: Rooms) -> None:
         leaderboard_api.router(
             leaderboard.leaderboard,
             leaderboard.stability,
+            leaderboard.verdicts,
             leaderboard.flags,
             leaderboard.seasons,
             leaderboard.uniform,

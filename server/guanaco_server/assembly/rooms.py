@@ -288,6 +288,7 @@ def build_rooms(
         leaderboard=leaderboard.leaderboard,
         history=leaderboard.history,
         stability=leaderboard.stability,
+        verdicts=leaderboard.verdicts,
         seasons=leaderboard.seasons,
         flags=leaderboard.flags,
         experiments=experiments.service,

@@ -13,6 +13,7 @@ from guanaco.leaderboard import (
     Leaderboard,
     LeaderboardSort,
     LeaderboardStability,
+    LeaderboardVerdict,
     ScoreHistory,
     Season,
     SeasonCheck,
@@ -29,6 +30,7 @@ from guanaco_server.leaderboard.seasons.service import SeasonService
 from guanaco_server.leaderboard.service import LeaderboardService
 from guanaco_server.leaderboard.stability import StabilityService
 from guanaco_server.leaderboard.uniform import UniformService
+from guanaco_server.leaderboard.verdict import VerdictService
 
 SubmissionId = Annotated[str | None, Query(min_length=1, max_length=128)]
 Limit = Annotated[int, Query(ge=1, le=1_000)]
@@ -37,6 +39,7 @@ Limit = Annotated[int, Query(ge=1, le=1_000)]
 def router(
     leaderboard: LeaderboardService,
     stability: StabilityService,
+    verdicts: VerdictService,
     flags: FlagService,
     seasons: SeasonService,
     uniform: UniformService,
@@ -59,6 +62,11 @@ def router(
     ) -> LeaderboardStability:
         """Return how few votes decide between neighbours at the top of the board, or around one submission."""
         return await stability.pairs(competition, submission)
+
+    @routes.get("/leaderboard/verdict")
+    async def read_verdict(competition: Slug = OPEN) -> LeaderboardVerdict:
+        """Return which submission is known to be within the competition's margin of the best, and what is still open."""
+        return await verdicts.verdict(competition)
 
     @routes.get("/submissions/{submission_id}/metrics")
     async def read_metrics(

@@ -21,6 +21,7 @@ from guanaco_server.leaderboard.seasons.service import SeasonService
 from guanaco_server.leaderboard.service import LeaderboardService
 from guanaco_server.leaderboard.stability import StabilityService
 from guanaco_server.leaderboard.uniform import UniformService
+from guanaco_server.leaderboard.verdict import VerdictService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import SubmissionService
 
@@ -31,6 +32,7 @@ class LeaderboardRoom:
 
     leaderboard: LeaderboardService
     stability: StabilityService
+    verdicts: VerdictService
     uniform: UniformService
     counter: ScoreCounter
     loop: ScoreLoop
@@ -56,6 +58,7 @@ def build_leaderboard(
     return LeaderboardRoom(
         leaderboard=LeaderboardService(database, clock, submissions, competitions),
         stability=StabilityService(database, clock, competitions),
+        verdicts=VerdictService(database, clock, competitions),
         uniform=UniformService(database, clock, competitions),
         counter=counter,
         loop=ScoreLoop(

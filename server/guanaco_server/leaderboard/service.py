@@ -205,6 +205,8 @@ def _row(brief: SubmissionBrief, shown: Shown | None, metrics: SubmissionMetrics
         repo=brief.repo,
         status=brief.status,
         created_at=brief.created_at,
+        parameter_count=brief.parameter_count,
+        license=brief.license,
     )
 
 

@@ -3,6 +3,7 @@
     NewestFirst   the newest entry until it has its ratings, then the next newest; then the one with the fewest
     uniform       every entry in proportion to its weight
     adaptive      top-two Thompson sampling: conversations go where they change who is first
+    decide        conversations go where they show that one is within a margin of the best (deciding.py)
 
 Top-two Thompson sampling (D. Russo, "Simple Bayesian Algorithms for Best-Arm Identification", COLT 2016) draws a ratio for
 each entry from its posterior and takes the best entry I; with probability 1 - β it draws again until another entry is
@@ -135,10 +136,10 @@ async def adaptive(
     """``recency_floor`` is the share that goes to entries with fewer than ``new_until`` ratings, as long as there are any."""
     chances = await posterior.best_probabilities([(entry.up, entry.down) for entry in entries])
     weights = [entry.weight for entry in entries]
-    leading = _weighted(top_two(chances), weights)
+    leading = weighted(top_two(chances), weights)
     new = [float(entry.ratings < new_until) for entry in entries]
     if any(new):
-        kept = _weighted(new, weights)
+        kept = weighted(new, weights)
         leading = [
             (1 - recency_floor) * one + recency_floor * other
             for one, other in zip(leading, kept, strict=True)
@@ -164,7 +165,8 @@ def top_two(chances: Sequence[float]) -> list[float]:
     return [share / whole for share in shares]
 
 
-def _weighted(shares: Sequence[float], weights: Sequence[float]) -> list[float]:
+def weighted(shares: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """Multiply the shares by the weights, and scale them to a sum of 1."""
     products = [share * weight for share, weight in zip(shares, weights, strict=True)]
     total = math.fsum(products)
     return [product / total for product in products]

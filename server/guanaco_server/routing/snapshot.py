@@ -12,15 +12,18 @@ from functools import cached_property
 from hashlib import blake2b
 from itertools import count
 from struct import Struct
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
 from guanaco.competitions import AssignmentKind, AssignmentRule
 from guanaco.contract import without_unknown_fields
+from guanaco_server.routing.deciding import decisive
 from guanaco_server.routing.policies import AssignmentPolicy, Entry, NewestFirst, adaptive, uniform
 from guanaco_server.routing.posterior import Posterior
-from guanaco_server.submissions.service import ServingSubmission
+
+if TYPE_CHECKING:  # a light installation simulates with snapshots, and has no database
+    from guanaco_server.submissions.service import ServingSubmission
 
 
 class Votes(Protocol):
@@ -76,7 +79,9 @@ async def policy_of(snapshot: Snapshot, posterior: Posterior) -> AssignmentPolic
             return uniform(entries)
         case AssignmentKind.ADAPTIVE if entries:
             return await adaptive(entries, posterior, rule.recency_floor, rule.newest_until)
-        case AssignmentKind.ADAPTIVE:
+        case AssignmentKind.DECIDE if entries:
+            return decisive(entries, rule.within, rule.recency_floor, rule.newest_until)
+        case AssignmentKind.ADAPTIVE | AssignmentKind.DECIDE:
             return uniform(())
         case _:  # a rule of a newer version: conversations must go somewhere while both run
             return uniform(entries)

@@ -375,7 +375,7 @@ async def by_ids(session: AsyncSession, ids: Sequence[str]) -> Sequence[Submissi
 
 async def briefs(
     session: AsyncSession,
-) -> Sequence[Row[str, str, str, str, str, Status, datetime, int | None]]:
+) -> Sequence[Row[str, str, str, str, str, Status, datetime, int | None, str | None]]:
     """Read what names each chat submission, without the rest of the row."""
     rows = await session.execute(
         select(
@@ -387,6 +387,7 @@ async def briefs(
             SubmissionRow.status,
             SubmissionRow.created_at,
             SubmissionRow.parameter_count,
+            SubmissionRow.license,
         ).where(SubmissionRow.kind == SubmissionKind.CHAT, SubmissionRow.deleted_at.is_(None))
     )
     return rows.all()

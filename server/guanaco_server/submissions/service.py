@@ -96,6 +96,7 @@ class SubmissionBrief:
     status: Status
     created_at: datetime
     parameter_count: int | None
+    license: str | None
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,7 @@ class SubmissionRow(Table):
     tags: Mapped[list[str] | None] = mapped_column(JsonColumn)
     sweep: Mapped[str | None] = mapped_column(String(128), index=True)
     sweep_place: Mapped[int | None]
+    license: Mapped[str | None] = mapped_column(String(100))
     card: Mapped[StoredCard | None] = mapped_column(Pydantic(StoredCard), deferred=True)
     run: Mapped[int] = mapped_column(default=1)
     event_count: Mapped[int] = mapped_column(default=0)

@@ -78,14 +78,47 @@ def shared_ranks(board: Leaderboard) -> set[int]:
     return {rank for rank, count in ranks.items() if count > 1}
 
 
-def page_of(board: Leaderboard, sort: Sort, page: int, query: str = "") -> BoardPage:
-    """A page that is not there is the nearest that is."""
-    wanted = query.casefold()
-    rows = [row for row in board.rows if wanted in _text(row)] if wanted else list(board.rows)
+@dataclass(frozen=True)
+class BoardFilter:
+    """A filter of the rows that a page shows; empty fields filter nothing. ``size`` is the most parameters, in billions."""
+
+    text: str = ""
+    developer: str = ""
+    license: str = ""
+    size: float | None = None
+
+    def admits(self, row: LeaderboardRow) -> bool:
+        """Tell whether a row is shown. A model of unknown size exceeds any."""
+        count = row.parameter_count
+        return (
+            self.text.casefold() in _text(row)
+            and self.developer in ("", row.developer)
+            and self.license in ("", row.license)
+            and (self.size is None or (count is not None and count <= self.size * 1e9))
+        )
+
+
+def page_of(
+    board: Leaderboard, sort: Sort, page: int, shown: BoardFilter, *, is_reversed: bool = False
+) -> BoardPage:
+    """Return the rows of a page; one that is not there is the nearest that is. Rows without a value stay last when reversed."""
+    rows = [row for row in board.rows if shown.admits(row)]
     rows.sort(key=_KEYS[sort])
+    if is_reversed:
+        valued = [row for row in rows if _has_value(sort, row)]
+        rows = valued[::-1] + [row for row in rows if not _has_value(sort, row)]
     pages = max(1, -(-len(rows) // PAGE_ROWS))
     page = min(max(page, 1), pages)
     return BoardPage(rows[(page - 1) * PAGE_ROWS : page * PAGE_ROWS], page, pages, len(rows))
+
+
+def _has_value(sort: Sort, row: LeaderboardRow) -> bool:
+    values = {
+        Sort.RANK: row.rank,
+        Sort.RATIO: row.thumbs_up_ratio,
+        Sort.LENGTH: row.mean_conversation_length,
+    }
+    return sort not in values or values[sort] is not None
 
 
 def _text(row: LeaderboardRow) -> str:

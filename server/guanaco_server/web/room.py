@@ -27,6 +27,7 @@ from guanaco_server.leaderboard.ranking.history import ScoreHistoryReader
 from guanaco_server.leaderboard.seasons.service import SeasonService
 from guanaco_server.leaderboard.service import LeaderboardService
 from guanaco_server.leaderboard.stability import StabilityService
+from guanaco_server.leaderboard.verdict import VerdictService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings
 from guanaco_server.submissions.events import EventFeed
@@ -80,6 +81,7 @@ class WebRoom:
     alerts: AlertService
     history: ScoreHistoryReader
     stability: StabilityService
+    verdicts: VerdictService
     erasures: ErasureService
     assets: Assets
     pages: Pages
@@ -106,6 +108,7 @@ def build_web(
     leaderboard: LeaderboardService,
     history: ScoreHistoryReader,
     stability: StabilityService,
+    verdicts: VerdictService,
     seasons: SeasonService,
     flags: FlagService,
     experiments: ExperimentService,
@@ -150,6 +153,7 @@ def build_web(
         alerts=alerts,
         history=history,
         stability=stability,
+        verdicts=verdicts,
         erasures=erasures,
         assets=assets,
         pages=Pages(assets, clock, options.compiled_pages),

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
 from guanaco.competitions import CHOSEN
+from guanaco_server.leaderboard.ranking.rules import Score, Standing
 from guanaco_server.leaderboard.tables import ScorePointRow, ScoreRow, StandingRow
 
 DAY_HOURS = 24
@@ -29,6 +30,17 @@ async def of_competition(
         ).where(StandingRow.competition == competition)
     )
     return rows.all()
+
+
+async def ranked_scores(session: AsyncSession, competition: str) -> list[Standing]:
+    """Return the ranked submissions in the board's order."""
+    rows = await of_competition(session, competition)
+    found = [
+        Standing(name, rank, Score(score, low, high))
+        for name, rank, score, low, high, _ in rows
+        if rank is not None and score is not None and low is not None and high is not None
+    ]
+    return sorted(found, key=lambda one: (one.rank, -one.score.low, one.submission_id))
 
 
 async def of_submission(

@@ -26,6 +26,7 @@ from guanaco.errors import NewerVersionNeeded
 from guanaco_server.leaderboard.ranking import bradley_terry
 from guanaco_server.leaderboard.ranking.bradley_terry import CodedVotes
 from guanaco_server.statistics.confidence_sequences import (
+    ALPHA,
     asymptotic_multiple,
     proportion_sequence,
     shared_alpha,
@@ -97,6 +98,7 @@ def standings(
     by_user: Sequence[CodedVotes],
     *,
     is_for_one_look: bool = False,
+    alpha: float = ALPHA,
     fit: Fit = bradley_terry.fit,
 ) -> list[Standing]:
     """Rank the submissions that have votes, or for the other rules those that were compared.
@@ -107,20 +109,21 @@ def standings(
         ids: The submissions that ``by_user`` refers to by index.
         by_user: The votes of each user who compared submissions.
         is_for_one_look: Use fixed-sample intervals, as seasons of schema 1 do.
+        alpha: The error that the intervals of all submissions share, where they hold at every look.
         fit: Fits the strengths; one that continues from the last ranking saves time.
 
     Returns:
         The best first: by rank, then by the score's lower end.
     """
     rated = {submission: count for submission, count in votes.items() if count.total}
-    alpha = None if is_for_one_look else shared_alpha(len(rated))
+    share = None if is_for_one_look else shared_alpha(len(rated), alpha)
     match rule:
         case RankingRule.THUMBS_UP:
-            scores = {submission: _ratio(count, alpha) for submission, count in rated.items()}
+            scores = {submission: _ratio(count, share) for submission, count in rated.items()}
         case RankingRule.BRADLEY_TERRY:
-            scores = _strengths(fit(by_user, len(ids)), ids, alpha)
+            scores = _strengths(fit(by_user, len(ids)), ids, share)
         case RankingRule.COMBINED:
-            scores = _combined(rated, fit(by_user, len(ids)), ids, alpha)
+            scores = _combined(rated, fit(by_user, len(ids)), ids, share)
         case _:
             raise NewerVersionNeeded(f"a competition that is ranked by {rule}")
     return ranked(scores)
@@ -138,6 +141,14 @@ def ranked(scores: Mapping[str, Score]) -> list[Standing]:
 def compares_users(rule: RankingRule) -> bool:
     """Tell whether a rule needs the votes of each user."""
     return rule is not RankingRule.THUMBS_UP
+
+
+def margin_of(rule: RankingRule, within: float) -> float:
+    """Return the margin in the rule's scores: for strengths, what such a lead in the chance to be preferred comes to."""
+    if rule is RankingRule.BRADLEY_TERRY:
+        chance = min(0.5 + within, 0.999)
+        return ELO * math.log(chance / (1 - chance))
+    return within
 
 
 def _ratio(count: VoteCount, alpha: float | None) -> Score:

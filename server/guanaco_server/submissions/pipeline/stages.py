@@ -127,6 +127,7 @@ async def check(parts: StageParts, run: PipelineRun, submission: Submission) -> 
     )
     facts: Facts = {
         "card": StoredCard.of(model.card) if model.card else None,
+        "license": model.card.license if model.card else None,
         "architecture": model.architecture,
         "parameter_count": model.parameter_count,
         "weight_bytes": model.weight_bytes,

@@ -1,0 +1,231 @@
+"""`guanaco simulate`: what a planned competition needs for a verdict, by each policy, before anybody rates."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from guanaco.errors import InvalidInput
+from guanaco_cli import words
+from guanaco_cli.console import console
+from guanaco_cli.options import AsJson, read_request
+
+if TYPE_CHECKING:
+    from guanaco.competitions import AssignmentKind, CompetitionRequest, RankingRule
+    from guanaco.open_enum import OpenEnum
+    from guanaco.simulations import SimulatedVerdict, Simulation, SimulationRequest
+    from guanaco_server.simulation.seasons import Decided, SeasonPlan
+
+Kind = TypeVar("Kind", bound="OpenEnum")
+
+app = typer.Typer()
+
+PLOT_CHARS = 48
+LEVELS = " ▁▂▃▄▅▆▇█"
+PLAIN_LEVELS = " .:-=+*#@"
+
+CompetitionFile = Annotated[
+    Path,
+    typer.Argument(metavar="FILE", help="The competition's rules, as for `competitions put`."),
+]
+Submissions = Annotated[int, typer.Option(help="Submissions that take part.")]
+PerDay = Annotated[float, typer.Option("--ratings-per-day", help="Ratings of all users in a day.")]
+PerUser = Annotated[
+    int, typer.Option("--ratings-per-user", help="Submissions that each user rates.")
+]
+Gpus = Annotated[
+    float,
+    typer.Option("--gpus-per-submission", help="Below 1 where several share a model server."),
+]
+Mean = Annotated[float, typer.Option(help="Mean of the true shares of thumbs up.")]
+Spread = Annotated[float, typer.Option(help="Standard deviation of these shares.")]
+Certainty = Annotated[float, typer.Option(help="How sure the verdict has to be.")]
+MostRatings = Annotated[int, typer.Option("--most-ratings", help="Where a season ends undecided.")]
+Seasons = Annotated[int, typer.Option(help="Seasons to simulate for each line.")]
+Seed = Annotated[int, typer.Option(help="The same seed gives the same seasons.")]
+Rules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rule",
+        metavar="RULE",
+        help="thumbs_up, bradley_terry or combined; may be repeated.",
+        autocompletion=lambda: ["thumbs_up", "bradley_terry", "combined"],
+    ),
+]
+Policies = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--policy",
+        metavar="POLICY",
+        help="newest, uniform, adaptive or decide; may be repeated.",
+        autocompletion=lambda: ["newest", "uniform", "adaptive", "decide"],
+    ),
+]
+
+
+@app.command(epilog="Example: guanaco simulate autumn.yaml --submissions 40 --ratings-per-day 500")
+def simulate(
+    file: CompetitionFile,
+    submissions: Submissions = 20,
+    ratings_per_day: PerDay = 1_000,
+    ratings_per_user: PerUser = 2,
+    gpus_per_submission: Gpus = 1.0,
+    mean: Mean = 0.6,
+    spread: Spread = 0.107,
+    certainty: Certainty = 0.95,
+    most_ratings: MostRatings = 40_000,
+    seasons: Seasons = 20,
+    seed: Seed = 1,
+    rule: Rules = None,
+    policy: Policies = None,
+    as_json: AsJson = False,
+) -> None:
+    """Estimate what a planned competition needs for a verdict.
+
+    Seasons are simulated here, with the platform's own policies and tests: no server is asked. Without --policy all policies are
+    simulated, without --rule the file's own rule; rules by strengths need the platform's extra `server`.
+    """
+    from pydantic import ValidationError
+
+    from guanaco.competitions import AssignmentKind, CompetitionRequest, RankingRule
+    from guanaco.errors.validation import one_sentence
+    from guanaco.simulations import Simulation, SimulationRequest
+
+    competition = read_request(file, CompetitionRequest)
+    try:
+        request = SimulationRequest(
+            submissions=submissions,
+            ratings_per_day=ratings_per_day,
+            ratings_per_user=ratings_per_user,
+            gpus_per_submission=gpus_per_submission,
+            mean=mean,
+            spread=spread,
+            certainty=certainty,
+            most_ratings=most_ratings,
+            seasons=seasons,
+            seed=seed,
+        )
+    except ValidationError as error:
+        raise InvalidInput(one_sentence(error)) from None
+    if spread**2 >= mean * (1 - mean):
+        raise InvalidInput(
+            f"No shares with a mean of {mean:g} have a standard deviation of {spread:g}.",
+            hint="Give a smaller --spread.",
+        )
+    rules = _chosen("--rule", RankingRule, rule) or [competition.ranking]
+    policies = _chosen("--policy", AssignmentKind, policy) or list(AssignmentKind)
+    verdicts = list(_verdicts(request, competition, rules, policies))
+    found = Simulation(within=competition.assignment.within, request=request, verdicts=verdicts)
+    if as_json:
+        console.json(found)
+    else:
+        _show(found, competition)
+
+
+def _chosen(option: str, kind: type[Kind], named: Sequence[str] | None) -> list[Kind]:
+    known = [one.value for one in kind]
+    for name in named or ():
+        if name not in known:
+            raise InvalidInput(f"{option} {name}: there is {', '.join(known)}.")
+    return [kind(name) for name in dict.fromkeys(named or ())]
+
+
+def _verdicts(
+    request: SimulationRequest,
+    competition: CompetitionRequest,
+    rules: Sequence[RankingRule],
+    policies: Sequence[AssignmentKind],
+) -> Iterator[SimulatedVerdict]:
+    from concurrent.futures import ProcessPoolExecutor
+
+    from guanaco_server.simulation.seasons import SeasonPlan, simulate
+
+    _require_numpy(rules)
+    total = len(rules) * len(policies)
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+
+        def run(plan: SeasonPlan, seeds: Sequence[int]) -> Iterator[Decided]:
+            from guanaco_server.simulation.seasons import season
+
+            return pool.map(season, [plan] * len(seeds), seeds)
+
+        done = 0
+        for rule in rules:
+            for policy in policies:
+                done += 1
+                console.say(f"{done} of {total}: {request.seasons} seasons by {policy}, {rule} …")
+                assignment = competition.assignment.model_copy(update={"kind": policy})
+                yield simulate(SeasonPlan(request, assignment, rule), run)
+
+
+def _require_numpy(rules: Sequence[RankingRule]) -> None:
+    from importlib.util import find_spec
+
+    if any(rule != "thumbs_up" for rule in rules) and find_spec("numpy") is None:
+        raise InvalidInput(
+            "Strengths are fitted with numpy, which is not installed here.",
+            hint="`pip install 'guanaco-platform[server]'`, or `--rule thumbs_up`.",
+        )
+
+
+def _show(found: Simulation, competition: CompetitionRequest) -> None:
+    own = (competition.assignment.kind, competition.ranking)
+    figures = ("ratings>", "middle half>", "users>", "days>", "GPU hours>", "decided>", "wrong>")
+    console.table(
+        ("rule", "policy", *figures),
+        [_row(one, is_own=(one.policy, one.rule) == own) for one in found.verdicts],
+    )
+    for line in plot(found):
+        console.line(line)
+    request = found.request
+    console.say(
+        f"Medians of {request.seasons} seasons with {request.submissions} submissions until the leader is known to be within "
+        f"{found.within * 100:g} points of the best, with {request.certainty * 100:.4g} % certainty at every look; undecided seasons count with {request.most_ratings:,} ratings."
+        + (
+            " * is the file's own."
+            if own in [(one.policy, one.rule) for one in found.verdicts]
+            else ""
+        )
+    )
+
+
+def _row(one: SimulatedVerdict, *, is_own: bool) -> tuple[Any, ...]:
+    return (
+        one.rule,
+        f"{one.policy} *" if is_own else one.policy,
+        f"{one.ratings:,.0f}",
+        f"{one.quarter:,.0f} to {one.three_quarters:,.0f}",
+        f"{one.users:,.0f}",
+        f"{one.days:,.1f}",
+        f"{one.gpu_hours:,.0f}",
+        words.percent(one.decided),
+        words.percent(one.wrong),
+    )
+
+
+def plot(found: Simulation) -> list[str]:
+    """Draw for each line the share of seasons that are decided, from no rating to the most."""
+    levels = LEVELS
+    try:
+        LEVELS.encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        levels = PLAIN_LEVELS
+    most = found.request.most_ratings
+    labels = [f"{one.policy}, {one.rule}" for one in found.verdicts]
+    width = max(map(len, labels))
+    lines = ["", "decided seasons, by ratings"]
+    for label, one in zip(labels, found.verdicts, strict=True):
+        bars = ""
+        for place in range(1, PLOT_CHARS + 1):
+            limit = most * place / PLOT_CHARS
+            known = sum(after is not None and after <= limit for after in one.decided_after)
+            bars += levels[round(known / len(one.decided_after) * (len(levels) - 1))]
+        lines.append(f"{label:<{width}} |{bars}|")
+    end = f"{most:,}"
+    lines.append(f"{'':<{width}}  0{end:>{PLOT_CHARS - 1}}")
+    return lines

@@ -1,0 +1,54 @@
+"""Models of a planned competition's simulation: how many ratings, users, days and GPU hours a verdict needs."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from guanaco.competitions import AssignmentKind, RankingRule
+
+
+class SimulationRequest(BaseModel):
+    """Assumptions on a competition, beside its own rules. True ratios are drawn from a Beta distribution."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    submissions: int = Field(default=20, ge=2, le=200)
+    ratings_per_day: float = Field(default=1_000, gt=0, le=1e9, description="Of all users.")
+    ratings_per_user: int = Field(
+        default=2, ge=1, le=100, description="Each on another submission."
+    )
+    gpus_per_submission: float = Field(
+        default=1.0, ge=0, le=1_000, description="Less than 1 where several share a model server."
+    )
+    mean: float = Field(default=0.6, gt=0, lt=1, description="Mean of the true thumbs-up ratios.")
+    spread: float = Field(
+        default=0.107, gt=0, le=0.4, description="Standard deviation of the true ratios."
+    )
+    certainty: float = Field(default=0.95, ge=0.5, le=0.9999)
+    most_ratings: int = Field(default=40_000, ge=200, le=1_000_000)
+    seasons: int = Field(default=20, ge=2, le=10_000)
+    seed: int = Field(default=1, ge=0, lt=2**53)
+
+
+class SimulatedVerdict(BaseModel):
+    """The time to a verdict under one policy and rule, over all simulated seasons; undecided ones count with the most ratings."""
+
+    policy: AssignmentKind
+    rule: RankingRule
+    ratings: float = Field(description="Median.")
+    quarter: float = Field(description="A quarter of the seasons needs at most so many.")
+    three_quarters: float
+    users: float = Field(description="For the median; so are the days and GPU hours.")
+    days: float
+    gpu_hours: float
+    decided: float = Field(description="Share of the seasons.")
+    wrong: float = Field(description="Share of the seasons with a wrong verdict.")
+    decided_after: list[int | None] = Field(
+        description="Ratings until the verdict of each season; None if there was none."
+    )
+
+
+class Simulation(BaseModel):
+    within: float
+    request: SimulationRequest
+    verdicts: list[SimulatedVerdict]

@@ -1,0 +1,99 @@
+"""Puts a leaderboard's verdict into words, for the command line, the pages and apps alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from guanaco.leaderboard import LeaderboardVerdict, VerdictPair
+
+
+def headline(verdict: LeaderboardVerdict) -> str:
+    """Say in a sentence or two whether the best one is known.
+
+    Args:
+        verdict: The verdict, from `Client.verdict`.
+
+    Returns:
+        The sentences.
+    """
+    leader, margin = verdict.leader, margin_words(verdict)
+    if leader is None:
+        return "No submission has a score in this competition yet."
+    if not verdict.pairs:
+        return f"{leader} is the only one with a score."
+    if all(pair.state == "better" for pair in verdict.pairs):
+        return f"Settled: {leader} is the best."
+    if verdict.is_decided:
+        return f"Settled: {leader} is within {margin} of the best."
+    still = [pair for pair in verdict.pairs if pair.state not in ("better", "within")]
+    number = f"{len(still)} of {len(verdict.pairs)} others"
+    said = f"Not settled: {leader} leads, but {number} may be more than {margin} better."
+    known = [pair.votes for pair in still if pair.votes is not None]
+    if len(known) == len(still):
+        said += f" The hardest to tell needs {about(max(known))}."
+    return said
+
+
+def pair_words(pair: VerdictPair, verdict: LeaderboardVerdict) -> str:
+    """Say what is known of the leader beside one other submission.
+
+    Args:
+        pair: One of the verdict's pairs.
+        verdict: The verdict that it is from.
+
+    Returns:
+        A few words, such as "not yet: about 400 more votes".
+    """
+    if pair.state == "better":
+        return "the leader is better: settled"
+    if pair.state == "within":
+        return f"at most {margin_words(verdict)} better: settled"
+    return "not yet" if pair.votes is None else f"not yet: {about(pair.votes)}"
+
+
+def chance_words(verdict: LeaderboardVerdict) -> str | None:
+    """Say the same by Bayes' rule, with the prior that it depends on.
+
+    Args:
+        verdict: The verdict, from `Client.verdict`.
+
+    Returns:
+        A sentence; None where there is no such probability.
+    """
+    if verdict.chance is None or verdict.leader is None or not verdict.pairs:
+        return None
+    prior = (
+        f"a prior from {verdict.prior_submissions} submissions of past seasons"
+        if verdict.prior_submissions
+        else "a flat prior"
+    )
+    chance = f"{verdict.chance:.0%}" if verdict.chance < 0.995 else "over 99%"
+    return f"By Bayes' rule, with {prior}, {verdict.leader} is within {margin_words(verdict)} of the best with a probability of {chance}."
+
+
+def margin_words(verdict: LeaderboardVerdict) -> str:
+    """Write the margin as points of thumbs up.
+
+    Args:
+        verdict: The verdict, from `Client.verdict`.
+
+    Returns:
+        Such as "5 points".
+    """
+    points = verdict.within * 100
+    return "1 point" if points == 1 else f"{points:g} points"
+
+
+def about(votes: int) -> str:
+    """Round an estimated number of votes to what it is worth.
+
+    Args:
+        votes: The estimate.
+
+    Returns:
+        Such as "about 400 more votes".
+    """
+    digits = max(0, len(str(votes)) - 2)
+    rounded = round(votes, -digits)
+    return "about 1 more vote" if rounded == 1 else f"about {rounded:,} more votes"

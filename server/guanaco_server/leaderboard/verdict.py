@@ -1,0 +1,195 @@
+"""Says which submission is known to be within a competition's margin of the best, and what is still open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from guanaco.competitions import OPEN, Competition, RankingRule
+from guanaco.errors import NewerVersionNeeded, SubmissionNotFound
+from guanaco.leaderboard import LeaderboardVerdict, VerdictPair, VerdictState
+from guanaco_server.competitions.service import CompetitionService
+from guanaco_server.database.database import Database
+from guanaco_server.leaderboard.counting import queries
+from guanaco_server.leaderboard.ranking.queries import ranked_scores
+from guanaco_server.leaderboard.ranking.rules import Standing, margin_of, standings
+from guanaco_server.runtime.clock import Clock
+from guanaco_server.statistics.beta_prior import BetaPrior, chance_within, fit_prior
+from guanaco_server.statistics.decisions import Comparison, compare
+from guanaco_server.statistics.votes import VoteCount
+
+FRESH = timedelta(seconds=30)  # a board of a thousand takes 0.4 s
+MAX_CACHED = 64
+FORETOLD = 50  # pairs for which the votes that are still needed are estimated, a millisecond each
+PRIOR_FRESH = timedelta(hours=1)
+
+
+@dataclass(frozen=True)
+class _Cached:
+    at: datetime
+    found: LeaderboardVerdict
+
+
+class VerdictService:
+    """Computes one verdict at a time, and keeps each for some seconds: anybody may ask."""
+
+    def __init__(self, database: Database, clock: Clock, competitions: CompetitionService) -> None:
+        self._database = database
+        self._clock = clock
+        self._competitions = competitions
+        self._one_at_a_time = asyncio.Lock()
+        self._cached: OrderedDict[str, _Cached] = OrderedDict()
+        self._prior: tuple[datetime, BetaPrior] | None = None
+
+    async def verdict(self, competition_id: str = OPEN) -> LeaderboardVerdict:
+        """Return the verdict on a competition's leader, half a minute old at most.
+
+        Raises:
+            CompetitionNotFound: There is no such competition.
+            NewerVersionNeeded: This version does not know the competition's rule.
+        """
+        competition = await self._competitions.find(competition_id)
+        if competition.ranking.is_unknown:
+            raise NewerVersionNeeded(f"a competition that is ranked by {competition.ranking}")
+        async with self._one_at_a_time:
+            now = self._clock.now()
+            known = self._cached.get(competition.id)
+            if (
+                known is None
+                or now - known.at >= FRESH
+                or known.found.within != competition.assignment.within
+                or known.found.ranking is not competition.ranking
+            ):
+                known = _Cached(now, await self._find(competition, now))
+                self._cached[competition.id] = known
+                self._cached.move_to_end(competition.id)
+                if len(self._cached) > MAX_CACHED:
+                    self._cached.popitem(last=False)
+            return known.found
+
+    async def between(self, competition_id: str, first: str, second: str) -> LeaderboardVerdict:
+        """Return the verdict on two submissions, the one that leads beside the other.
+
+        Raises:
+            CompetitionNotFound: There is no such competition.
+            SubmissionNotFound: One of them has no score there.
+            NewerVersionNeeded: This version does not know the competition's rule.
+        """
+        competition = await self._competitions.find(competition_id)
+        if competition.ranking.is_unknown:
+            raise NewerVersionNeeded(f"a competition that is ranked by {competition.ranking}")
+        async with self._one_at_a_time:
+            return await self._find(competition, self._clock.now(), (first, second))
+
+    async def _find(
+        self, competition: Competition, now: datetime, only: tuple[str, str] | None = None
+    ) -> LeaderboardVerdict:
+        if competition.ranking is not RankingRule.THUMBS_UP:
+            async with self._database.read(may_be_stale=True) as session:
+                scores = await ranked_scores(session, competition.id)
+            return _by_intervals(competition, _only(scores, only), now)
+        async with self._database.read(may_be_stale=True) as session:
+            rows = await queries.vote_counts(session, competition.id)
+        counts = {name: VoteCount(up, down) for _, name, up, down in rows}
+        prior = await self._prior_of_past_seasons(now)
+        return await asyncio.to_thread(_by_thumbs, competition, counts, prior, now, only)
+
+    async def _prior_of_past_seasons(self, now: datetime) -> BetaPrior:
+        if self._prior is None or now - self._prior[0] >= PRIOR_FRESH:
+            frozen = {
+                one.id for one in await self._competitions.list_all() if one.frozen_at is not None
+            }
+            past: list[VoteCount] = []
+            if frozen:
+                async with self._database.read(may_be_stale=True) as session:
+                    rows = await queries.vote_counts(session)
+                past = [VoteCount(up, down) for one, _, up, down in rows if one in frozen]
+            self._prior = (now, await asyncio.to_thread(fit_prior, past))
+        return self._prior[1]
+
+
+def _by_thumbs(
+    competition: Competition,
+    counts: dict[str, VoteCount],
+    prior: BetaPrior,
+    now: datetime,
+    only: tuple[str, str] | None,
+) -> LeaderboardVerdict:
+    everybody = standings(RankingRule.THUMBS_UP, counts, (), ())
+    board = _only(everybody, only)
+    if not board:
+        return _verdict(competition, None, [], now)
+    margin, members = competition.assignment.within, len(everybody)
+    names = [one.submission_id for one in board]
+    leader, others = names[0], names[1:]
+    foretold = FORETOLD
+    pairs = []
+    for name in others:
+        found = compare(
+            counts[leader], counts[name], margin=margin, members=members, foretells=foretold > 0
+        )
+        foretold -= not found.is_within
+        pairs.append(VerdictPair(submission_id=name, state=_state(found), votes=found.votes))
+    verdict = _verdict(competition, leader, pairs, now)
+    return verdict.model_copy(
+        update={
+            "chance": chance_within(counts[leader], [counts[one] for one in others], margin, prior),
+            "prior_up": prior.up,
+            "prior_down": prior.down,
+            "prior_submissions": prior.submissions,
+        }
+    )
+
+
+def _by_intervals(
+    competition: Competition, board: Sequence[Standing], now: datetime
+) -> LeaderboardVerdict:
+    """Compare intervals that hold for all together: strengths have no counts from which to test a pair."""
+    if not board:
+        return _verdict(competition, None, [], now)
+    leader, margin = board[0], margin_of(competition.ranking, competition.assignment.within)
+    pairs = []
+    for other in board[1:]:
+        lead = leader.score.low - other.score.high
+        state = (
+            VerdictState.BETTER
+            if lead > 0
+            else VerdictState.WITHIN
+            if lead >= -margin
+            else VerdictState.OPEN
+        )
+        pairs.append(VerdictPair(submission_id=other.submission_id, state=state))
+    return _verdict(competition, leader.submission_id, pairs, now)
+
+
+def _only(board: Sequence[Standing], names: tuple[str, str] | None) -> list[Standing]:
+    """Leave out all others; SubmissionNotFound for one that is not on the board."""
+    if names is None:
+        return list(board)
+    missing = set(names) - {one.submission_id for one in board}
+    if missing:
+        raise SubmissionNotFound(min(missing))
+    return [one for one in board if one.submission_id in names]
+
+
+def _verdict(
+    competition: Competition, leader: str | None, pairs: list[VerdictPair], now: datetime
+) -> LeaderboardVerdict:
+    return LeaderboardVerdict(
+        at=now,
+        competition=competition.id,
+        ranking=competition.ranking,
+        within=competition.assignment.within,
+        leader=leader,
+        is_decided=bool(pairs) and all(pair.state is not VerdictState.OPEN for pair in pairs),
+        pairs=pairs,
+    )
+
+
+def _state(found: Comparison) -> VerdictState:
+    if found.is_better:
+        return VerdictState.BETTER
+    return VerdictState.WITHIN if found.is_within else VerdictState.OPEN

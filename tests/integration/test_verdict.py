@@ -1,0 +1,179 @@
+"""Tests the leaderboard's verdict over HTTP, on the pages and in the command line's words; on both databases."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+
+from guanaco.accounts import Role
+from guanaco.competitions import AssignmentRule, CompetitionRequest, RankingRule
+from guanaco_server.accounts.service import Account
+from guanaco_server.database.database import Database
+from guanaco_server.submissions.tables import SubmissionRow
+from tests.fixtures.rating import rate
+from tests.fixtures.web import WebWorld
+
+pytestmark = pytest.mark.both_databases
+
+GOOD, NEAR, BAD, SILENT = "good_v1", "near_v1", "bad_v1", "silent_v1"
+
+
+class Board(WebWorld):
+    """Three submissions with sixty votes each, and one without votes."""
+
+    backend: Account
+
+    async def begin(self) -> Board:
+        developer = await self.account(Role.DEVELOPER, "ada")
+        for name in (GOOD, NEAR, BAD, SILENT):
+            await self.publish(developer, name)
+        self.backend = await self.account(Role.BACKEND, "app")
+        for number in range(60):
+            for name, ups in ((GOOD, 55), (NEAR, 50), (BAD, 6)):
+                await rate(self, self.backend, name, f"user-{number}", number < ups)
+        await self.scores.loop.run_once()
+        return self
+
+    async def rule(self, **fields: object) -> None:
+        request = CompetitionRequest.model_validate(
+            {"name": "Open", "starts_at": "2000-01-01T00:00:00Z"} | fields
+        )
+        await self.competitions.put("open", request)
+        await self.scores.loop.run_once()
+
+
+@pytest.fixture
+async def world(database: Database) -> Board:
+    return await Board(database).begin()
+
+
+async def test_the_verdict_says_what_is_settled_and_what_is_open(world: Board) -> None:
+    answer = await world.http_with({}).get("/leaderboard/verdict")
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    assert (found["leader"], found["within"], found["is_decided"]) == (GOOD, 0.05, False)
+    near, bad = found["pairs"]
+    assert (near["submission_id"], near["state"]) == (NEAR, "open")
+    assert near["votes"] > 50
+    assert (bad["submission_id"], bad["state"], bad["votes"]) == (BAD, "better", None)
+    assert 0.5 < found["chance"] < 1
+    assert found["prior_submissions"] == 0
+
+
+async def test_a_wider_margin_settles_it_at_once(world: Board) -> None:
+    await world.http_with({}).get("/leaderboard/verdict")
+    await world.rule(assignment=AssignmentRule(within=0.4).model_dump())
+    found = (await world.http_with({}).get("/leaderboard/verdict")).json()
+    assert (found["within"], found["is_decided"]) == (0.4, True)
+    assert [pair["state"] for pair in found["pairs"]] == ["within", "better"]
+
+
+@pytest.mark.parametrize("rule", [RankingRule.BRADLEY_TERRY, RankingRule.COMBINED])
+async def test_by_strengths_the_intervals_say_it(world: Board, rule: RankingRule) -> None:
+    await world.rule(ranking=rule.value)
+    found = (await world.http_with({}).get("/leaderboard/verdict")).json()
+    assert (found["leader"], found["chance"]) == (GOOD, None)
+    assert [pair["submission_id"] for pair in found["pairs"]] == [NEAR, BAD]
+    assert found["pairs"][0]["state"] == "open"
+    assert found["pairs"][0]["votes"] is None
+
+
+async def test_an_empty_board_has_no_verdict_and_no_board_is_not_found(world: Board) -> None:
+    await world.competitions.put(
+        "autumn",
+        CompetitionRequest.model_validate({"name": "Autumn", "starts_at": "2000-01-01T00:00:00Z"}),
+    )
+    anyone = world.http_with({})
+    found = (await anyone.get("/leaderboard/verdict", params={"competition": "autumn"})).json()
+    assert (found["leader"], found["is_decided"], found["pairs"]) == (None, False, [])
+    missing = await anyone.get("/leaderboard/verdict", params={"competition": "nowhere"})
+    assert (missing.status_code, missing.json()["error"]) == (404, "competition_not_found")
+
+
+async def test_past_seasons_are_the_prior(world: Board) -> None:
+    developer = await world.account(Role.DEVELOPER, "grace")
+    names = [f"old{at}_v1" for at in range(10)]
+    await world.rule(ends_at=None)
+    await world.competitions.put(
+        "spring",
+        CompetitionRequest.model_validate({"name": "Spring", "starts_at": "2000-01-01T00:00:00Z"}),
+    )
+    for at, name in enumerate(names):
+        await world.publish(developer, name)
+        for number in range(20):
+            await rate(
+                world,
+                world.backend,
+                name,
+                f"spring-{number}",
+                number < 8 + at,
+                competition="spring",
+            )
+    await world.scores.loop.run_once()
+    admin = await world.http(Role.ADMIN)
+    assert (await admin.post("/competitions/spring/freeze")).status_code == 200
+    found = (await world.http_with({}).get("/leaderboard/verdict")).json()
+    assert found["prior_submissions"] == 10
+    assert 0.5 < found["prior_up"] / (found["prior_up"] + found["prior_down"]) < 0.75
+
+
+async def test_the_board_says_it_filters_turns_and_exports(world: Board) -> None:
+    async with world.database.write() as session:
+        for name, size, licence in ((GOOD, 8 * 10**9, "mit"), (BAD, 10**9, "=cmd()")):
+            row = await session.get(SubmissionRow, name)
+            assert row is not None
+            row.parameter_count, row.license = size, licence
+    anyone = world.http_with({})
+
+    async def page(query: str = "") -> str:
+        answer = await anyone.get(f"http://test/?{query}")
+        assert answer.status_code == 200, answer.text
+        return answer.text
+
+    whole = await page()
+    assert (
+        f"Not settled: {GOOD} leads, but 1 of 2 others may be more than 5 points better." in whole
+    )
+    assert "the leader is better: settled" in whole
+    assert "By Bayes&#39; rule, with a flat prior" in whole
+
+    async def shown(query: str) -> list[str]:
+        text = await page(query)
+        names = [name for name in (GOOD, NEAR, BAD, SILENT) if f"/submissions/{name}" in text]
+        return sorted(names, key=lambda name: text.index(f"/submissions/{name}"))
+
+    assert await shown("size=3") == [BAD]
+    assert await shown("license=mit") == [GOOD]
+    assert await shown("developer=nobody") == []
+    assert await shown("sort=ratio") == [GOOD, NEAR, BAD, SILENT]
+    assert await shown("sort=ratio&order=reverse") == [BAD, NEAR, GOOD, SILENT]
+    assert 'aria-sort="ascending"' in await page("sort=ratio&order=reverse")
+
+    answer = await anyone.get("http://test/leaderboard.csv")
+    assert answer.headers["content-type"].startswith("text/csv")
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    assert {row["submission_id"]: row["license"] for row in rows}[BAD] == "'=cmd()"
+    assert {row["submission_id"]: row["thumbs_up"] for row in rows}[GOOD] == "55"
+
+
+async def test_two_are_compared_side_by_side(world: Board) -> None:
+    anyone = world.http_with({})
+    page = await anyone.get(f"http://test/compare?with={BAD}&with={GOOD}")
+    assert page.status_code == 200, page.text
+    assert f"Settled: {GOOD} is the best." in page.text
+    assert page.text.index(f"/submissions/{GOOD}") < page.text.index(f"/submissions/{BAD}")
+    silent = await anyone.get(f"http://test/compare?with={SILENT}&with={GOOD}")
+    assert "One of them has no score yet" in silent.text
+    for query, status in (
+        (f"with={GOOD}", 422),
+        (f"with={GOOD}&with={GOOD}", 422),
+        (f"with={GOOD}&with=nobody_v1", 404),
+        ("", 422),
+    ):
+        answer = await anyone.get(
+            f"http://test/compare?{query}", headers={"Accept": "text/html,*/*"}
+        )
+        assert answer.status_code == status, (query, answer.text)
+        assert "<h1" in answer.text

@@ -1,0 +1,70 @@
+"""Verdicts in words."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from guanaco.competitions import RankingRule
+from guanaco.leaderboard import LeaderboardVerdict, VerdictPair, VerdictState
+from guanaco.verdicts import chance_words, headline, pair_words
+
+
+def verdict(*pairs: VerdictPair, **fields: Any) -> LeaderboardVerdict:
+    return LeaderboardVerdict(
+        at=datetime(2026, 11, 23, tzinfo=UTC),
+        competition="autumn",
+        ranking=RankingRule.THUMBS_UP,
+        within=0.05,
+        leader=fields.pop("leader", "a_v1"),
+        is_decided=bool(pairs) and all(pair.state is not VerdictState.OPEN for pair in pairs),
+        pairs=list(pairs),
+        **fields,
+    )
+
+
+BETTER = VerdictPair(submission_id="b_v1", state=VerdictState.BETTER)
+WITHIN = VerdictPair(submission_id="c_v1", state=VerdictState.WITHIN)
+OPEN = VerdictPair(submission_id="d_v1", state=VerdictState.OPEN, votes=417)
+UNKNOWN = VerdictPair(submission_id="e_v1", state=VerdictState.OPEN)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (verdict(leader=None), "No submission has a score in this competition yet."),
+        (verdict(), "a_v1 is the only one with a score."),
+        (verdict(BETTER), "Settled: a_v1 is the best."),
+        (verdict(BETTER, WITHIN), "Settled: a_v1 is within 5 points of the best."),
+        (
+            verdict(BETTER, WITHIN, OPEN),
+            "Not settled: a_v1 leads, but 1 of 3 others may be more than 5 points better. The hardest to tell needs about 420 more votes.",
+        ),
+        (
+            verdict(OPEN, UNKNOWN),
+            "Not settled: a_v1 leads, but 2 of 2 others may be more than 5 points better.",
+        ),
+    ],
+)
+def test_the_headline_says_whether_the_best_is_known(found: LeaderboardVerdict, said: str) -> None:
+    assert headline(found) == said
+
+
+def test_each_pair_is_said_in_a_few_words() -> None:
+    found = verdict(BETTER, WITHIN, OPEN, UNKNOWN)
+    assert [pair_words(pair, found) for pair in found.pairs] == [
+        "the leader is better: settled",
+        "at most 5 points better: settled",
+        "not yet: about 420 more votes",
+        "not yet",
+    ]
+
+
+def test_a_probability_names_its_prior() -> None:
+    assert chance_words(verdict(OPEN)) is None
+    assert "with a flat prior, a_v1" in (chance_words(verdict(OPEN, chance=0.5)) or "")
+    said = chance_words(verdict(OPEN, chance=0.999, prior_submissions=40)) or ""
+    assert "from 40 submissions of past seasons" in said
+    assert said.endswith("over 99%.")
