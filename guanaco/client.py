@@ -17,6 +17,7 @@ from guanaco.calls import chat as chat_calls
 from guanaco.calls import competitions as competitions_calls
 from guanaco.calls import duels as duels_calls
 from guanaco.calls import feedback as feedback_calls
+from guanaco.calls import prompts as prompts_calls
 from guanaco.calls import submissions as submissions_calls
 from guanaco.calls import sweeps as sweeps_calls
 from guanaco.calls.wire import Call, StreamCall
@@ -160,6 +161,13 @@ class Client(FeedbackMethods):
     vote_flags = _sent(competitions_calls.vote_flags)
     vote_patterns = _sent(competitions_calls.vote_patterns)
     allow_vote = _sent(competitions_calls.allow_vote)
+    push_prompt = _sent(prompts_calls.push_prompt)
+    prompts = _sent(prompts_calls.prompts)
+    prompt = _sent(prompts_calls.prompt)
+    prompt_version = _sent(prompts_calls.prompt_version)
+    label_prompt = _sent(prompts_calls.label_prompt)
+    remove_prompt_label = _sent(prompts_calls.remove_prompt_label)
+    delete_prompt = _sent(prompts_calls.delete_prompt)
     push_character = _sent(characters_calls.push_character)
     characters = _sent(characters_calls.characters)
     character = _sent(characters_calls.character)
@@ -325,6 +333,13 @@ class AsyncClient(AsyncFeedbackMethods):
     vote_flags = _awaited(competitions_calls.vote_flags)
     vote_patterns = _awaited(competitions_calls.vote_patterns)
     allow_vote = _awaited(competitions_calls.allow_vote)
+    push_prompt = _awaited(prompts_calls.push_prompt)
+    prompts = _awaited(prompts_calls.prompts)
+    prompt = _awaited(prompts_calls.prompt)
+    prompt_version = _awaited(prompts_calls.prompt_version)
+    label_prompt = _awaited(prompts_calls.label_prompt)
+    remove_prompt_label = _awaited(prompts_calls.remove_prompt_label)
+    delete_prompt = _awaited(prompts_calls.delete_prompt)
     push_character = _awaited(characters_calls.push_character)
     characters = _awaited(characters_calls.characters)
     character = _awaited(characters_calls.character)

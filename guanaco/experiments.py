@@ -12,6 +12,7 @@ from guanaco.forms import Slug
 from guanaco.open_enum import OpenEnum
 from guanaco.parameters import ParamChanges as ParamChanges  # part of this module's surface
 from guanaco.prompts import Prompt
+from guanaco.stored_prompts import PromptReferenceText
 
 MAX_VARIANTS = 8
 
@@ -27,6 +28,10 @@ class Overrides(BaseModel):
 
 class Variant(Overrides):
     name: Slug
+    prompt: PromptReferenceText | None = Field(
+        default=None,
+        description="A stored prompt in the place of a formatter, `name@3` or `name@label`; it is the version that it names now, and stays so.",
+    )
     share: float = Field(
         default=1.0,
         gt=0,

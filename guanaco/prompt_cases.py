@@ -47,7 +47,7 @@ class PromptCase(BaseModel):
 
 
 class PromptCases(BaseModel):
-    """A file of cases, as ``guanaco prompt test`` reads it."""
+    """A file of cases, as ``guanaco prompts test`` reads it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

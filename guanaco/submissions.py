@@ -13,6 +13,7 @@ from guanaco.forms import OneLine, Repo, Revision
 from guanaco.open_enum import OpenEnum
 from guanaco.parameters import GenerationParams as GenerationParams  # part of this module's surface
 from guanaco.prompts import Prompt, PromptFormatter
+from guanaco.stored_prompts import PromptReferenceText
 
 
 class Status(OpenEnum):
@@ -113,6 +114,10 @@ class SubmissionRequest(BaseModel):
     name: OneLine | None = Field(default=None, description="Shown on the leaderboard.")
     params: GenerationParams = GenerationParams()
     formatter: Prompt = PromptFormatter()
+    prompt: PromptReferenceText | None = Field(
+        default=None,
+        description="A stored prompt in the place of a formatter: `name@3`, or `name@label`, whose moves it follows.",
+    )
     dtype: WeightDtype = Field(
         default=WeightDtype.AUTO,
         description="Type of the served weights; auto casts float32 to bfloat16 and keeps anything else.",
@@ -139,12 +144,16 @@ class SubmissionRequest(BaseModel):
                 raise ValueError("A reward model has no reward model of its own: leave out reward")
             if self.quantization is not None:
                 raise ValueError("A reward model is served unquantized: leave out quantization")
-            if self.formatter != PromptFormatter():
+            if self.formatter != PromptFormatter() or self.prompt is not None:
                 raise ValueError(
                     "A reward model takes reward_formatter, which may be left out, and no formatter"
                 )
-        elif self.params.best_of == 1 and (
-            self.reward not in (None, NO_REWARD) or self.reward_formatter
+        if self.prompt is not None and self.formatter != PromptFormatter():
+            raise ValueError("Give a formatter or a stored prompt, not both")
+        if (
+            self.kind is not SubmissionKind.REWARD
+            and self.params.best_of == 1
+            and (self.reward not in (None, NO_REWARD) or self.reward_formatter)
         ):
             raise ValueError(
                 "A reward model picks among candidates: params.best_of must be 2 or more"
@@ -278,6 +287,12 @@ class Submission(BaseModel):
     failure: Failure | None
     params: GenerationParams
     formatter: Prompt
+    prompt: str | None = Field(
+        default=None, description="The stored prompt that it names, such as `support@production`."
+    )
+    prompt_version: int | None = Field(
+        default=None, description="The version of it that it has now; `formatter` is its text."
+    )
     dtype: WeightDtype
     quantization: Quantization | None
     reward: str | None = Field(

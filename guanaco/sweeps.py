@@ -32,7 +32,7 @@ MAX_VARIANTS = 64
 MAX_NAME_CHARS = 64
 MAX_FILE_BYTES = 1_000_000
 FORMATTERS = ("formatter", "reward_formatter")
-CHOICES = (*FORMATTERS, "dtype", "quantization", "reward")
+CHOICES = (*FORMATTERS, "prompt", "dtype", "quantization", "reward")
 PARAMETERS = tuple(GenerationParams.model_fields)
 TOO_MANY = f"A sweep has at most {MAX_VARIANTS} variants"
 

@@ -27,7 +27,8 @@ def headline(verdict: LeaderboardVerdict) -> str:
     if verdict.is_decided:
         return f"Settled: {leader} is within {margin} of the best."
     still = [pair for pair in verdict.pairs if pair.state not in ("better", "within")]
-    number = f"{len(still)} of {len(verdict.pairs)} others"
+    everybody = len(still) == len(verdict.pairs)
+    number = "any of the others" if everybody else f"{len(still)} of {len(verdict.pairs)} others"
     said = f"Not settled: {leader} leads, but {number} may be more than {margin} better."
     known = [pair.votes for pair in still if pair.votes is not None]
     if len(known) == len(still):

@@ -29,6 +29,7 @@ from guanaco_cli import (
     gpus,
     leaderboard,
     platform,
+    prompts,
     simulate,
     stress,
     submissions,
@@ -78,7 +79,7 @@ GROUPS = {
     "experiments": (experiments.app, "A/B experiments: start, stop, results (admin)."),
     "keys": (accounts.keys_app, "API keys: create, list, revoke (admin)."),
     "quota": (accounts.quota_app, "Your limits and what is left; set (admin)."),
-    "prompt": (chat.prompt_app, "Prompts: render one, and test it."),
+    "prompts": (prompts.app, prompts.HELP),
     "backup": (backup.app, "Back up a platform's data: make, list and verify backups."),
     "webhook": (webhook.app, "Notifications to your server: set, show, test, remove."),
     "alerts": (alerts.group, "Alerts to the operator: what fires; test (admin)."),
@@ -98,6 +99,7 @@ for commands in COMMANDS:
 for name, (group, summary) in GROUPS.items():
     app.add_typer(group, name=name, help=summary)
 app.add_typer(accounts.audit_app)
+app.add_typer(prompts.app, name="prompt", hidden=True)  # as it was called before
 
 
 def _print_version(is_wanted: bool) -> None:

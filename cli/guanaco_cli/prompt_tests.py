@@ -1,4 +1,4 @@
-"""`guanaco prompt test`: hold a prompt against a file of conversations."""
+"""`guanaco prompts test`: hold a prompt against a file of conversations."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Submissions": (
         *("check", "plan", "submit", "sweep", "submissions", "status", "logs", "cancel"),
         *("redeploy", "promote", "rollback", "deactivate", "reactivate", "teardown", "delete"),
-        *("alias", "tag", "card", "prompt", "quota"),
+        *("alias", "tag", "card", "prompts", "quota"),
     ),
     "Feedback and figures": (
         *("feedback", "evaluate", "stress", "leaderboard", "chat", "costs", "webhook"),

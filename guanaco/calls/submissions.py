@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import cast
 
 from guanaco.aliases import Alias, TagChanges
@@ -30,9 +31,10 @@ from guanaco.costs import Costs, SubmissionCost
 from guanaco.formatters import load_formatter
 from guanaco.leaderboard import SubmissionMetrics
 from guanaco.plans import PlanComparison, PlanRequest
-from guanaco.prompts import Prompt, PromptFormatter
+from guanaco.prompts import PRESETS, Prompt, PromptFormatter
 from guanaco.recipes import RecipeOverride, RecipeStatus
 from guanaco.sse import ServerEvent
+from guanaco.stored_prompts import read_reference
 from guanaco.submissions import (
     GenerationParams,
     Quantization,
@@ -79,7 +81,7 @@ def submit(
         revision: A branch, tag or commit; None for ``main``.
         name: The name on the leaderboard; None for the repo's.
         params: The generation parameters; None for the defaults.
-        formatter: The prompt: a preset's name, a file's path, ``chat-template``, or a prompt of :mod:`guanaco.prompts`.
+        formatter: The prompt: a preset's name, a file's path, ``chat-template``, a stored prompt's ``name@version`` or ``name@label``, or a prompt of :mod:`guanaco.prompts`.
         dtype: The type of the served weights.
         quantization: How the weights are quantized when they are served; None for as they are.
         kind: Whether it is a chat model or a reward model.
@@ -129,7 +131,7 @@ def check(
         repo: The Hugging Face repo, ``org/name``.
         revision: A branch, tag or commit; None for ``main``.
         params: The generation parameters; None for the defaults.
-        formatter: The prompt: a preset's name, a file's path, ``chat-template``, or a prompt of :mod:`guanaco.prompts`.
+        formatter: The prompt: a preset's name, a file's path, ``chat-template``, a stored prompt's ``name@version`` or ``name@label``, or a prompt of :mod:`guanaco.prompts`.
         dtype: The type of the served weights.
         quantization: How the weights are quantized when they are served; None for as they are.
         kind: Whether it is a chat model or a reward model.
@@ -604,18 +606,27 @@ def _request(
     reward: str | None,
     reward_formatter: Prompt | str | None,
 ) -> SubmissionRequest:
+    reference = _reference(formatter)
     return SubmissionRequest(
         repo=repo,
         revision=revision,
         name=name,
         params=params or GenerationParams(),
-        formatter=_formatter(formatter) or PromptFormatter(),
+        formatter=(_formatter(formatter) if reference is None else None) or PromptFormatter(),
+        prompt=reference,
         dtype=cast(WeightDtype, dtype),  # pydantic takes the plain word too
         quantization=cast(Quantization | None, quantization),
         kind=cast(SubmissionKind, kind),
         reward=reward,
         reward_formatter=_formatter(reward_formatter),
     )
+
+
+def _reference(given: Prompt | str | None) -> str | None:
+    """Return the stored prompt that is named, as ``name@version``; a preset or a file of that name comes first."""
+    if not isinstance(given, str) or given in PRESETS or Path(given).exists():
+        return None
+    return given if read_reference(given) is not None else None
 
 
 def _formatter(given: Prompt | str | None) -> Prompt | None:

@@ -118,11 +118,19 @@ def nothing(_content: bytes) -> None:
     """An answer without a body."""
 
 
-def put(path: str, kind: type[T], body: BaseModel, *, is_repeatable: bool = True) -> Call[T]:
+def put(
+    path: str,
+    kind: type[T],
+    body: BaseModel,
+    *,
+    params: Mapping[str, str] | None = None,
+    is_repeatable: bool = True,
+) -> Call[T]:
     """A call that replaces something by the body."""
     return Call(
         method="PUT",
         path=f"{API}{path}",
+        params=params or {},
         json=to_json(body),
         parse=reader(kind).from_json,
         is_repeatable=is_repeatable,

@@ -28,6 +28,7 @@ GuanacoError
 │   ├── ReportNotFound           the submission has no stress report yet
 │   ├── SweepNotFound            the developer has no sweep of that id
 │   ├── CharacterNotFound        there is no such character, or its owner keeps it private
+│   ├── PromptNotFound           there is no such stored prompt, version or label
 │   ├── CardNotFound             the submission has no model card
 │   └── SeasonNotFound           the competition has no final ranking yet
 ├── Conflict                     the present state does not allow it

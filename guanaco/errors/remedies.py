@@ -52,7 +52,7 @@ REMEDIES: dict[str, Remedy] = {
     ),
     "bad_prompt": Remedy(
         "The submission's prompt file or formatter makes no prompt.",
-        "`guanaco prompt render` shows what it makes; submit with another one.",
+        "`guanaco prompts render` shows what it makes; submit with another one.",
     ),
     "battle_not_found": Remedy(
         "The conversation has no battle of that id.",
@@ -81,6 +81,10 @@ REMEDIES: dict[str, Remedy] = {
     "character_not_found": Remedy(
         "There is no such character, or its owner keeps it private.",
         "`guanaco characters list` shows those that you may use.",
+    ),
+    "prompt_not_found": Remedy(
+        "There is no stored prompt of that name, or it has no such version or label.",
+        "`guanaco prompts list` lists yours; `guanaco prompts push NAME FILE` stores one.",
     ),
     "cluster_refused": Remedy(
         "The cluster cannot run what was asked of it: there is no room, no such image, or no right to do it.",
@@ -327,7 +331,7 @@ REMEDIES: dict[str, Remedy] = {
     ),
     "prompt_failed": Remedy(
         "The submission's own prompt or tokenizer cannot render this conversation.",
-        "Its developer submits it with another prompt; `guanaco prompt render` shows the fault.",
+        "Its developer submits it with another prompt; `guanaco prompts render` shows the fault.",
     ),
     "quantization_too_lossy": Remedy(
         "Quantized, the model predicts a fixed text much worse.",

@@ -244,6 +244,16 @@ class CharacterNotFound(NotFound):
         )
 
 
+class PromptNotFound(NotFound):
+    code = "prompt_not_found"
+
+    def __init__(self, prompt: str) -> None:
+        super().__init__(
+            f"No stored prompt {prompt}.",
+            hint="`guanaco prompts list` lists yours; `guanaco prompts show NAME` their versions and labels.",
+        )
+
+
 class CardNotFound(NotFound):
     code = "card_not_found"
 

@@ -1,4 +1,4 @@
-"""`guanaco prompt test`: budgets, surviving texts, golden texts and wrong files. The server is scripted."""
+"""`guanaco prompts test`: budgets, surviving texts, golden texts and wrong files. The server is scripted."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ UNKNOWN = VerdictPair(submission_id="e_v1", state=VerdictState.OPEN)
         ),
         (
             verdict(OPEN, UNKNOWN),
-            "Not settled: a_v1 leads, but 2 of 2 others may be more than 5 points better.",
+            "Not settled: a_v1 leads, but any of the others may be more than 5 points better.",
         ),
     ],
 )

@@ -46,6 +46,7 @@ from guanaco_server.routing import api as routing_api
 from guanaco_server.settings import Settings
 from guanaco_server.submissions import api as submissions_api
 from guanaco_server.submissions.alias_paths import AliasPaths
+from guanaco_server.submissions.stored_prompts import api as stored_prompts_api
 from guanaco_server.web.mounting import include_web
 
 DESCRIPTION = """Submit chat models, let people talk to them, read what they think.
@@ -62,6 +63,7 @@ TAGS = {
     "leaderboard": "Scores, and final rankings.",
     "competitions": "What submissions compete in, and by which rules.",
     "chat": "An app's conversations. Replies come whole or as server-sent events.",
+    "prompts": "Stored prompts: versions that never change, and labels that submissions follow.",
     "characters": "Stored characters, which conversations can name. Character Cards go in and come out again.",
     "routing": "Which submission a new conversation should go to.",
     "openai": "OpenAI's API, for its official clients.",
@@ -239,6 +241,9 @@ def _include_routes(app: FastAPI, rooms: Rooms) -> None:
         submissions_api.sweep_router(submissions.sweeps, auth),
         submissions_api.alias_router(submissions.service, auth),
         submissions_api.trial_router(rooms.pipeline.trials, rooms.pipeline.plans, auth),
+        stored_prompts_api.router(
+            submissions.service.stored_prompts, rooms.pipeline.prompt_labels, auth
+        ),
         submissions_api.check_router(rooms.pipeline.checks, auth),
         submissions_api.recipe_router(submissions.service, auth),
         submissions_api.quota_router(submissions.quotas, auth),

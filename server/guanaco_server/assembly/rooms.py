@@ -331,6 +331,7 @@ def build_rooms(
         takeover=deployments.takeover,
         costs=costs.service,
         submissions=submissions.service,
+        audit=accounts.audit,
         stress=stress.service,
         take_place=CheckPlaces(places, scaling.capacities.read).take,
         queue_for=competitions.service.queue_for,

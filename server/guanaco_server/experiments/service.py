@@ -191,14 +191,22 @@ class ExperimentService:
         )
 
     async def _with_ids(self, account: Account, request: ExperimentRequest) -> ExperimentRequest:
-        """Replace its models' aliases by the submissions that they mean now."""
-        resolve = self._submissions.aliases.resolve
-        variants = [
-            variant.model_copy(update={"model": await resolve(account, variant.model)})
-            if variant.model is not None
-            else variant
-            for variant in request.variants
-        ]
+        """Replace its models' aliases by the submissions, and its stored prompts by the versions, that they mean now."""
+        variants = []
+        for variant in request.variants:
+            found: dict[str, object] = {}
+            if variant.model is not None:
+                found["model"] = await self._submissions.aliases.resolve(account, variant.model)
+            if variant.prompt is not None:
+                stored = self._submissions.stored_prompts
+                reference, formatter = await stored.pinned(account, variant.prompt)
+                if variant.formatter not in (None, formatter):
+                    raise InvalidInput(
+                        f"The variant {variant.name} has a formatter and a stored prompt.",
+                        hint="Leave out one of them.",
+                    )
+                found["prompt"], found["formatter"] = reference, formatter
+            variants.append(variant.model_copy(update=found))
         return request.model_copy(update={"variants": tuple(variants)})
 
     async def _check(self, account: Account, request: ExperimentRequest) -> None:

@@ -1,4 +1,4 @@
-"""A prompt made of a sample conversation, without a platform: the entrance of `guanaco prompt render`."""
+"""A prompt made of a sample conversation, without a platform: the entrance of `guanaco prompts render`."""
 
 from __future__ import annotations
 

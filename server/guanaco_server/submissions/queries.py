@@ -348,12 +348,12 @@ async def count_users(session: AsyncSession, reward: str, *statuses: Status) -> 
     return await session.scalar(statement) or 0
 
 
-Version = tuple[Status, int, datetime]
+Version = tuple[Status, int, datetime, int | None]
 
 
 def version_of(row: SubmissionRow) -> Version:
     """Another one after every change of a published submission."""
-    return row.status, row.run, row.updated_at
+    return row.status, row.run, row.updated_at, row.prompt_version
 
 
 async def versions(
@@ -361,10 +361,14 @@ async def versions(
 ) -> dict[str, Version]:
     rows = await session.execute(
         select(
-            SubmissionRow.id, SubmissionRow.status, SubmissionRow.run, SubmissionRow.updated_at
+            SubmissionRow.id,
+            SubmissionRow.status,
+            SubmissionRow.run,
+            SubmissionRow.updated_at,
+            SubmissionRow.prompt_version,
         ).where(SubmissionRow.status.in_(statuses), SubmissionRow.kind == kind)
     )
-    return {submission_id: (status, run, at) for submission_id, status, run, at in rows}
+    return {row.id: (row.status, row.run, row.updated_at, row.prompt_version) for row in rows}
 
 
 async def by_ids(session: AsyncSession, ids: Sequence[str]) -> Sequence[SubmissionRow]:

@@ -20,6 +20,7 @@ from guanaco_server.submissions.rollouts.loop import ListVotes, RolloutLoop
 from guanaco_server.submissions.rollouts.records import RolloutRecords
 from guanaco_server.submissions.rollouts.service import RolloutService
 from guanaco_server.submissions.service import SubmissionService
+from guanaco_server.submissions.stored_prompts.service import PromptStore
 from guanaco_server.submissions.sweeps import SweepService
 
 
@@ -56,6 +57,7 @@ def build_submissions(
     rollouts = RolloutService(
         database, clock, changes, deployments, audit, quotas, hub_tokens, records
     )
+    stored_prompts = PromptStore(database, clock, accounts, audit)
     service = SubmissionService(
         database,
         clock,
@@ -65,6 +67,7 @@ def build_submissions(
         quotas,
         hub_tokens,
         rollouts,
+        stored_prompts,
         settings.default_reward_submission,
     )
     return SubmissionsRoom(

@@ -53,6 +53,7 @@ from guanaco_server.submissions.recipes import RecipeService
 from guanaco_server.submissions.rewards import RewardService
 from guanaco_server.submissions.rollouts.records import AT_ONCE
 from guanaco_server.submissions.rollouts.service import RolloutService
+from guanaco_server.submissions.stored_prompts.service import PromptStore
 from guanaco_server.submissions.tables import SubmissionRow
 from guanaco_server.submissions.visibility import note_others, visible_row
 
@@ -118,9 +119,11 @@ class SubmissionService:
         quotas: QuotaService,
         hub_tokens: HubTokens,
         rollouts: RolloutService,
+        stored_prompts: PromptStore,
         default_reward: str | None,
     ) -> None:
         self.rollouts = rollouts
+        self.stored_prompts = stored_prompts
         self._quotas = quotas
         self._hub_tokens = hub_tokens
         self._database = database
@@ -471,6 +474,7 @@ class SubmissionService:
     ) -> SubmissionRow:
         reward = await self.aliases.resolved(session, account, request.reward)
         await self.rewards.require_usable(session, account, reward)
+        formatter, prompt_version = await self.stored_prompts.resolved(session, account, request)
         slug = slug_of(request.repo)
         now = self._clock.now()
         return SubmissionRow(
@@ -483,7 +487,9 @@ class SubmissionService:
             name=request.name or request.repo.rpartition("/")[2],
             status=Status.QUEUED,
             params=request.params,
-            formatter=request.formatter,
+            formatter=formatter,
+            prompt=request.prompt,
+            prompt_version=prompt_version,
             dtype=request.dtype,
             quantization=request.quantization,
             reward=reward,

@@ -5,7 +5,16 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, String, Text, UniqueConstraint, false
+from sqlalchemy import (
+    BigInteger,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    String,
+    Text,
+    UniqueConstraint,
+    false,
+)
 from sqlalchemy.orm import Mapped, mapped_column
 
 from guanaco.contract import unknown_members
@@ -53,6 +62,8 @@ class SubmissionRow(Table):
     failure: Mapped[Failure | None] = mapped_column(Pydantic(Failure))
     params: Mapped[GenerationParams] = mapped_column(Pydantic(GenerationParams))
     formatter: Mapped[Prompt] = mapped_column(Pydantic(Prompt))
+    prompt: Mapped[str | None] = mapped_column(String(129))
+    prompt_version: Mapped[int | None]
     dtype: Mapped[WeightDtype] = mapped_column(EnumText(WeightDtype), default=WeightDtype.AUTO)
     quantization: Mapped[Quantization | None] = mapped_column(EnumText(Quantization))
     reward: Mapped[str | None] = mapped_column(String(128), index=True)
@@ -83,6 +94,56 @@ def is_understood(submission: SubmissionRow | Submission) -> bool:
     """Return whether this version knows how the submission is to be served; a newer one may have stored it."""
     how = [submission.kind, submission.dtype, submission.quantization]
     return not any(unknown_members([*how, submission.formatter, submission.reward_formatter]))
+
+
+class StoredPromptRow(Table):
+    """A prompt that an account has pushed; ``newest`` is the number of its newest version."""
+
+    __tablename__ = "stored_prompts"
+
+    account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"), primary_key=True)
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    newest: Mapped[int]
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class StoredPromptVersionRow(Table):
+    """A version, which never changes."""
+
+    __tablename__ = "stored_prompt_versions"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["account_id", "name"], ["stored_prompts.account_id", "stored_prompts.name"]
+        ),
+    )
+
+    account_id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    prompt: Mapped[Prompt] = mapped_column(Pydantic(Prompt))
+    note: Mapped[str | None] = mapped_column(String(64))
+    created_by: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class StoredPromptLabelRow(Table):
+    """A label, the version that it names, and the one that it named before its last move."""
+
+    __tablename__ = "stored_prompt_labels"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["account_id", "name"], ["stored_prompts.account_id", "stored_prompts.name"]
+        ),
+    )
+
+    account_id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    label: Mapped[str] = mapped_column(String(64), primary_key=True)
+    number: Mapped[int]
+    previous: Mapped[int | None]
+    moved_by: Mapped[str] = mapped_column(String(64))
+    moved_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class SweepRow(Table):

@@ -15,6 +15,7 @@ from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.pipeline.records import as_failure
 from guanaco_server.submissions.pipeline.stages import StageParts, examine, hub_of
 from guanaco_server.submissions.rewards import RewardService
+from guanaco_server.submissions.stored_prompts.service import PromptStore
 
 AT_ONCE = 2  # for all developers: each check may hold a tokenizer's process
 LONGEST_S = 120.0  # as long as the client waits, and more than a large repo takes
@@ -25,12 +26,18 @@ class RepoChecks:
     """Checks one repo at a time for each developer."""
 
     def __init__(
-        self, database: Database, clock: Clock, parts: StageParts, rewards: RewardService
+        self,
+        database: Database,
+        clock: Clock,
+        parts: StageParts,
+        rewards: RewardService,
+        stored_prompts: PromptStore,
     ) -> None:
         self._database = database
         self._clock = clock
         self._parts = parts
         self._rewards = rewards
+        self._stored_prompts = stored_prompts
         self._places = asyncio.Semaphore(AT_ONCE)
         self._busy: set[str] = set()
 
@@ -40,9 +47,11 @@ class RepoChecks:
         """Return what a submission would fail with, or what is known of its model.
 
         Raises:
+            PromptNotFound: The request names a stored prompt that its developer does not have.
             RewardUnusable: The request names a reward model that its developer cannot use.
             TooManyAttempts: Another check of this developer is not done yet.
         """
+        request = await self._stored_prompts.with_formatter(account, request)
         async with self._database.read() as session:
             await self._rewards.require_usable(session, account, request.reward)
         if account.id in self._busy:

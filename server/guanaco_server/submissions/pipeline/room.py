@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from guanaco.errors import ModelServerDied
+from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.artifacts.checking.checks import CheckLimits
 from guanaco_server.artifacts.checking.configs import ArtifactConfigs
 from guanaco_server.artifacts.hub.hub import Hub
@@ -40,6 +41,7 @@ from guanaco_server.submissions.prompt_trials import PromptTrials
 from guanaco_server.submissions.quotas import QuotaService
 from guanaco_server.submissions.rollouts.records import RolloutRecords
 from guanaco_server.submissions.service import SubmissionService
+from guanaco_server.submissions.stored_prompts.labels import PromptLabels
 from guanaco_server.tokenization.service import Tokenizers
 
 
@@ -54,6 +56,7 @@ class PipelineRoom:
     pipeline: Pipeline
     checks: RepoChecks
     trials: PromptTrials
+    prompt_labels: PromptLabels
     plans: TrafficPlans
 
     async def give_up(self, key: str, log_lines: list[str]) -> None:
@@ -86,6 +89,7 @@ def build_pipeline(
     takeover: Takeover,
     costs: CostService,
     submissions: SubmissionService,
+    audit: AuditLog,
     stress: StressService,
     take_place: TakePlace,
     queue_for: QueueFor,
@@ -159,9 +163,10 @@ def build_pipeline(
         executor_id=settings.executor_id,
         concurrency=settings.pipeline_concurrency,
     )
-    checks = RepoChecks(database, clock, parts, submissions.rewards)
+    checks = RepoChecks(database, clock, parts, submissions.rewards, submissions.stored_prompts)
     trials = PromptTrials(submissions, prompts, tokenizers)
+    labels = PromptLabels(database, clock, submissions.stored_prompts, prompts, audit)
     plans = TrafficPlans(parts, PriceTable(settings.gpu_prices), settings.gpus_per_machine)
     return PipelineRoom(
-        records, quantization, server_start, runner, pipeline, checks, trials, plans
+        records, quantization, server_start, runner, pipeline, checks, trials, labels, plans
     )

@@ -319,7 +319,7 @@ async def check_prompt(
     except PromptFailed as error:
         raise BadPrompt(
             error.detail,
-            hint="Submit with another prompt; `guanaco prompt render` tries one without submitting it.",
+            hint="Submit with another prompt; `guanaco prompts render` tries one without submitting it.",
         ) from None
 
 
