@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from guanaco.prompts import (
         PRESETS,
         ChatTemplatePrompt,
+        PoetPrompt,
         PromptFile,
         PromptFormatter,
         PromptPart,
@@ -89,6 +90,7 @@ _ROOMS = {
     "prompts": (
         "PRESETS",
         "ChatTemplatePrompt",
+        "PoetPrompt",
         "PromptFile",
         "PromptFormatter",
         "PromptPart",
@@ -143,6 +145,7 @@ __all__ = [  # held to _ROOMS by a test
     "LoreEntry",
     "Lorebook",
     "Message",
+    "PoetPrompt",
     "Profile",
     "PromptFile",
     "PromptFormatter",

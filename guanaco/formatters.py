@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MAX_FILE_BYTES = 131_072  # five templates of 4,096 characters, escaped, fit
 MAX_DEPTH = 16
+POET_SUFFIXES = (".j2", ".jinja")  # a template in Prompt Poet's form
 KEYS_HINT = "It maps " + ", ".join(PromptFormatter.model_fields) + " to templates."
 PARTS_HINT = "docs/prompts.md shows prompt files."
 
@@ -32,6 +33,8 @@ def load_formatter(source: str | Path) -> Prompt:
         return PRESETS[source]
     if source == CHAT_TEMPLATE:
         return ChatTemplatePrompt()
+    if str(source).endswith(POET_SUFFIXES):
+        return _validated(source, {"kind": "poet", "template": _text(Path(source))})
     return _validated(source, _read(Path(source)))
 
 
@@ -68,7 +71,18 @@ def _named(place: str, content: dict[str, Any]) -> str:
     return place
 
 
+def _text(path: Path) -> str:
+    try:
+        return _bytes(path).decode("utf-8-sig")
+    except ValueError:
+        raise InvalidFormatter(f"{path} is not UTF-8.") from None
+
+
 def _read(path: Path) -> dict[str, Any]:
+    return _parse(path, _bytes(path))
+
+
+def _bytes(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
@@ -81,7 +95,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise InvalidFormatter(f"{path} cannot be read: {error.strerror}.") from None
     if len(raw) > MAX_FILE_BYTES:
         raise InvalidFormatter(f"{path} is over {MAX_FILE_BYTES:,} bytes.")
-    return _parse(path, raw)
+    return raw
 
 
 def _parse(path: Path, raw: bytes) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Models of what turns a bot and a conversation into a prompt: five templates, the model's own chat template, or a prompt file.
+"""Models of what turns a bot and a conversation into a prompt: five templates, the model's own chat template, a prompt file, or a template in Prompt Poet's form.
 
 A formatter's template is literal text with the fields ``{memory}``, ``{prompt}``, ``{message}``, ``{bot_name}``
 and ``{user_name}``. It is parsed once and joined, never given to ``str.format``, so that a stranger's
@@ -25,7 +25,7 @@ from __future__ import annotations
 import string
 from collections import Counter
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import (
@@ -35,6 +35,7 @@ from pydantic import (
     Discriminator,
     Field,
     GetCoreSchemaHandler,
+    JsonValue,
     StringConstraints,
     Tag,
     ValidationError,
@@ -51,6 +52,9 @@ FIELDS = frozenset({"memory", "prompt", "message", "bot_name", "user_name"})
 MAX_TEMPLATE_CHARS = 4_096
 MAX_PARTS = 32
 MAX_CONTENT_CHARS = 16_384
+MAX_POET_CHARS = 65_536
+MAX_POET_BYTES = 131_072
+FunctionName = Annotated[str, StringConstraints(pattern="^[a-z][a-z0-9_]{0,63}$")]
 PromptRole = Literal["system", "user", "assistant"]
 
 Piece = tuple[str, str | None]  # literal text, then the field that follows it
@@ -180,6 +184,41 @@ def _check_role(part: PromptPart, render: str) -> None:
         raise ValueError(f"The part {part.name!r} needs a role, for the model's chat template.")
 
 
+class PoetPrompt(BaseModel):
+    """A template in Prompt Poet's form: Jinja that makes YAML, a list of parts. docs/prompts.md lists its variables."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["poet"] = "poet"
+    template: Annotated[str, StringConstraints(min_length=1, max_length=MAX_POET_CHARS)]
+    render: Literal["text", "chat_template"] = "text"
+    data: dict[str, JsonValue] = Field(
+        default={},
+        description="Variables of the app's own; they come before ours of the same name.",
+    )
+    functions: dict[FunctionName, JsonValue] = Field(
+        default={},
+        description="Functions that the template calls, as data: what they return, or a mapping of their first argument.",
+    )
+    sections: dict[str, Annotated[str, StringConstraints(max_length=MAX_POET_CHARS)]] = Field(
+        default={}, description="Templates that it includes, by the name in `include`."
+    )
+
+    @model_validator(mode="after")
+    def _is_bounded(self) -> Self:
+        size = len(self.model_dump_json())
+        if size > MAX_POET_BYTES:
+            raise ValueError(f"The template with its data is over {MAX_POET_BYTES:,} characters.")
+        return self
+
+    @cached_property
+    def _digest(self) -> int:
+        return hash(self.model_dump_json())
+
+    def __hash__(self) -> int:
+        return self._digest
+
+
 class UnknownPrompt(BaseModel):
     """A prompt that a newer version has stored: of another kind, or of a known one with what this version cannot render."""
 
@@ -202,17 +241,18 @@ def _kind_of(value: Any) -> Any:
 _KnownPrompt = Annotated[
     Annotated[PromptFormatter, Tag("templates")]
     | Annotated[ChatTemplatePrompt, Tag("chat_template")]
-    | Annotated[PromptFile, Tag("file")],
+    | Annotated[PromptFile, Tag("file")]
+    | Annotated[PoetPrompt, Tag("poet")],
     Discriminator(
         _kind_of,
         custom_error_type="unknown_kind",
-        custom_error_message="The kind of a prompt is templates, chat_template or file",
+        custom_error_message="The kind of a prompt is templates, chat_template, file or poet",
     ),
 ]
 
 
 class _KnownWhenAsked:
-    """Requests and OpenAPI know the three kinds; a Reader makes an UnknownPrompt of any other."""
+    """Requests and OpenAPI know the four kinds; a Reader makes an UnknownPrompt of any other."""
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -228,7 +268,7 @@ class _KnownWhenAsked:
 
     def _validate(
         self, value: Any, validate: Callable[[Any], Any], info: ValidationInfo
-    ) -> PromptFormatter | ChatTemplatePrompt | PromptFile | UnknownPrompt:
+    ) -> PromptFormatter | ChatTemplatePrompt | PromptFile | PoetPrompt | UnknownPrompt:
         if isinstance(value, UnknownPrompt):
             return value
         try:
@@ -243,7 +283,8 @@ class _KnownWhenAsked:
 
 
 Prompt = Annotated[
-    PromptFormatter | ChatTemplatePrompt | PromptFile | UnknownPrompt, _KnownWhenAsked()
+    PromptFormatter | ChatTemplatePrompt | PromptFile | PoetPrompt | UnknownPrompt,
+    _KnownWhenAsked(),
 ]
 
 CHAT_TEMPLATE = "chat-template"  # as `--formatter` names it

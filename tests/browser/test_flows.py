@@ -283,7 +283,7 @@ async def test_the_first_tab_skips_to_the_content_and_focus_is_seen(site: Site) 
     await page.keyboard.press("Enter")
     await expect(page.locator("main")).to_be_focused()
     await page.keyboard.press("Tab")
-    await expect(page.get_by_label("Find a model or developer")).to_be_focused()
+    await expect(page.get_by_role("link", name="Open", exact=True)).to_be_focused()
     outline = await page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
     assert outline == "solid"
 

@@ -165,7 +165,7 @@ def test_what_was_stored_equals_what_was_never_stored() -> None:
 
 
 def test_a_prompt_of_an_unknown_kind_is_refused_in_a_request() -> None:
-    with pytest.raises(ValidationError, match="templates, chat_template or file"):
+    with pytest.raises(ValidationError, match="templates, chat_template, file or poet"):
         SubmissionRequest.model_validate({"repo": "org/model", "formatter": {"kind": "tree"}})
 
 

@@ -89,7 +89,7 @@ def test_a_file_with_parts_is_a_prompt_file(tmp_path: Path) -> None:
         (PARTS + "stuff: 1\n", "stuff: Extra inputs"),
         ("parts: many\n", "parts: Input should be"),
         ("a: &a [x]\nparts: [*a, *a]\n", "alias"),
-        ("kind: other\n", "The kind of a prompt is templates, chat_template or file"),
+        ("kind: other\n", "The kind of a prompt is templates, chat_template, file or poet"),
     ],
 )  # fmt: skip
 def test_a_bad_prompt_file_is_one_sentence_with_the_parts_name(

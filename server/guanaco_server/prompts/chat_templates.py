@@ -185,6 +185,11 @@ class ChatTemplateCounter:
                 return prompt
         raise too_long(length, budget)
 
+    def text(self, said: Sequence[Said], begun: str = "") -> str:
+        """Return the template's text of these messages, which ends with ``begun``; nothing is cut."""
+        made = self._template.text_begun(said, begun) if begun else self._template.text(said)
+        return self._without_double_begin(made)
+
     def _frame(self, layout: Layout) -> Frame:
         sizes = []
         for dropped in range(len(layout.droppable) + 1):

@@ -3,8 +3,9 @@
 templates       parsed once; what is known of bot, turns and counts costs microseconds, and only counts are waited for
 chat_template   the artifact's own template, rendered in a process of its own
 file            parts and turns, rendered there once each, then laid out as text or by the chat template
+poet            the whole conversation, rendered there to YAML in Prompt Poet's form (poet.py)
 
-The latter two wait for their turn (template_queue.py). Their work is limited in steps, which are the same on every
+The latter three wait for their turn (template_queue.py). Their work is limited in steps, which are the same on every
 machine: fewer for the check of a submission, which also counts the sizes of values.
 """
 
@@ -21,7 +22,14 @@ from typing import TypeVar
 
 from guanaco.chat import Bot, Sender
 from guanaco.errors import CorruptConfig, MissingFile, PromptFailed
-from guanaco.prompts import ChatTemplatePrompt, Prompt, PromptFile, PromptFormatter, UnknownPrompt
+from guanaco.prompts import (
+    ChatTemplatePrompt,
+    PoetPrompt,
+    Prompt,
+    PromptFile,
+    PromptFormatter,
+    UnknownPrompt,
+)
 from guanaco_server.prompts.chat_templates import ChatTemplate, ChatTemplateCounter
 from guanaco_server.prompts.counting import Counters, TokenCounter, Uncounted
 from guanaco_server.prompts.layouts import (
@@ -33,6 +41,7 @@ from guanaco_server.prompts.layouts import (
     layout_like,
     persona,
 )
+from guanaco_server.prompts.poet import PoetPart, PoetRenderer, cut
 from guanaco_server.prompts.prompt_files import PromptFileRenderer
 from guanaco_server.prompts.rendering import render, render_uncounted
 from guanaco_server.prompts.template_files import FILES
@@ -71,6 +80,7 @@ class PromptService:
         self._process = TemplateProcess(WIDTH, start_child)
         self._queue = TemplateQueue(WIDTH)
         self._files = PromptFileRenderer(self._process)
+        self._poet = PoetRenderer(self._process)
         self._chat_templates: OrderedDict[str, ChatTemplateCounter] = OrderedDict()
 
     async def render(
@@ -111,6 +121,9 @@ class PromptService:
             template = await self._chat_template(artifact_key, counter, until)
 
         def work() -> str:
+            if isinstance(formatter, PoetPrompt):
+                parts = self._poet.parts(formatter, bot, user_name, said)
+                return _poem(parts, template, counter, max_input_tokens, begun)
             layout = (
                 self._files.layout(formatter, bot, user_name, said)
                 if isinstance(formatter, PromptFile)
@@ -135,6 +148,9 @@ class PromptService:
         this_one = object()  # a submission that is checked waits for no other one's check
 
         def check_prompt_file() -> None:
+            if isinstance(formatter, PoetPrompt):
+                said = [Utterance(Sender.BOT, "Hello."), Utterance(Sender.USER, "Hi.")]
+                self._poet.parts(formatter, bot, "You", said)
             if isinstance(formatter, PromptFile):
                 said = [Utterance(Sender.BOT, "Hello."), Utterance(Sender.USER, "Hi.")]
                 PromptFileRenderer(self._process).layout(formatter, bot, "You", said)
@@ -253,9 +269,26 @@ class _PlainPrompt:
         return with_greeting(self.bot, self.turns)
 
 
+def _poem(
+    parts: Sequence[PoetPart],
+    template: ChatTemplateCounter | None,
+    counter: TokenCounter,
+    budget: int,
+    begun: str,
+) -> str:
+    """Make a prompt of Prompt Poet's parts: their text, or messages for the model's own template."""
+
+    def compose(kept: Sequence[PoetPart]) -> str:
+        if template is None:
+            return "".join([one.content for one in kept]) + begun
+        return template.text([(one.role, one.content) for one in kept], begun)
+
+    return cut(parts, budget, compose, counter.alone, counter.whole)
+
+
 def is_by_chat_template(formatter: Prompt) -> bool:
     """Tell whether the formatter needs a chat template from the model's repo."""
-    if isinstance(formatter, PromptFile):
+    if isinstance(formatter, PromptFile | PoetPrompt):
         return formatter.render == "chat_template"
     return isinstance(formatter, ChatTemplatePrompt)
 

@@ -1,0 +1,233 @@
+"""Renders templates in Prompt Poet's form: Jinja makes YAML of the whole conversation, and YAML the parts of the prompt.
+
+    template ──Jinja, confined──▶ YAML text ──parse──▶ parts (name, role, content, truncation_priority) ──cut──▶ prompt
+
+Unlike there, nobody's text can become YAML. Each character that YAML could take for its own is exchanged for a private one, one for one, in
+everything that is given to the template, and exchanged back in the parts' contents; so ``escape_special_characters`` has nothing to do.
+
+When the prompt is too long, parts of the highest priority go first, within one priority the first one in the prompt, and so many at once that a whole
+number of steps goes: the beginning of the prompt then stays the same for many turns, and so does what the model server has cached of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from guanaco.chat import Bot, Sender
+from guanaco.errors import PromptFailed
+from guanaco.prompts import PoetPrompt
+from guanaco_server.prompts.layouts import Spoken, content_with_lore, persona
+from guanaco_server.prompts.rendering import too_long
+from guanaco_server.prompts.template_process import Job, TemplateFault, TemplateProcess
+
+WHAT = "The Prompt Poet template"
+SPACE_MARKER = "<|space|>"
+STEPS = 8  # of a budget: so many tokens go at once
+MAX_PARTS = 4_000
+MAX_YAML_CHARS = 1_000_000
+MAX_INCLUDES = 64
+ROLES = ("system", "user", "assistant")
+MEANT = "\n\r\t\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\ufeff:#{}[]&*!|>'\"%@`,-?\\<"
+EXCHANGED = {ord(char): 0x10E000 + place for place, char in enumerate(MEANT)}
+RESTORED = {private: ord(char) for char, private in zip(MEANT, EXCHANGED.values(), strict=True)}
+INCLUDE = re.compile(r"\{%-?\s*include\s+(['\"])(.{1,200}?)\1\s*-?%\}")
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where libyaml is there
+
+
+@dataclass(frozen=True)
+class PoetPart:
+    name: str
+    content: str
+    role: str
+    priority: int
+
+
+class PoetRenderer:
+    """Blocks while the template process works."""
+
+    def __init__(self, process: TemplateProcess) -> None:
+        self._process = process
+
+    def parts(
+        self, prompt: PoetPrompt, bot: Bot, user_name: str, turns: Sequence[Spoken]
+    ) -> list[PoetPart]:
+        """Return the parts of a conversation, the greeting among ``turns``. PromptFailed says what is wrong with the template."""
+        template = "".join([*_functions(prompt), _included(prompt.template, prompt.sections)])
+        given = _exchanged(_given(prompt, bot, user_name, turns))
+        try:
+            (text,) = self._process.render([Job(template, given)])
+        except TemplateFault as fault:
+            raise PromptFailed(WHAT, str(fault)) from None
+        return _read(text)
+
+
+def cut(
+    parts: Sequence[PoetPart],
+    budget: int,
+    compose: Callable[[Sequence[PoetPart]], str],
+    count: Callable[[str], int],
+    whole: Callable[[str], int],
+) -> str:
+    """Return the prompt, of at most ``budget`` tokens. MessageTooLong if what is never cut is longer.
+
+    Args:
+        parts: All parts, in their order.
+        budget: The tokens that the prompt may have.
+        compose: Makes a text of parts.
+        count: Counts a part's text alone.
+        whole: Counts a finished prompt exactly.
+    """
+    prompt = compose(parts)
+    tokens = whole(prompt)
+    if tokens <= budget:
+        return prompt
+    step = max(1, budget // STEPS)
+    surplus = -(-(tokens - budget) // step) * step
+    kept = list(parts)
+    removed = 0
+    for part in _in_order_of_removal(parts):
+        kept = [one for one in kept if one is not part]
+        removed += count(part.content)
+        if removed < surplus:
+            continue
+        prompt = compose(kept)
+        tokens = whole(prompt)
+        if tokens <= budget:
+            return prompt
+    prompt = compose(kept)
+    if (tokens := whole(prompt)) <= budget:
+        return prompt
+    raise too_long(tokens, budget)
+
+
+def _in_order_of_removal(parts: Sequence[PoetPart]) -> list[PoetPart]:
+    removable = [part for part in parts if part.priority > 0]
+    return sorted(removable, key=lambda part: -part.priority)  # stable: the first one first
+
+
+def _functions(prompt: PoetPrompt) -> Iterator[str]:
+    """Write a macro for each function: it returns the value, or that of its first argument where the value is a mapping."""
+    yield "{% macro escape_special_characters(text) %}{{ text }}{% endmacro %}"
+    for name in prompt.functions:
+        yield (
+            f"{{% macro {name}() %}}{{% set found = functions_[{name!r}] %}}"
+            "{% if found is mapping %}{{ found[varargs[0] | string] }}{% else %}{{ found }}{% endif %}"
+            "{% if kwargs %}{% endif %}{% endmacro %}"
+        )
+
+
+def _included(template: str, sections: dict[str, str]) -> str:
+    """Put sections in the places that include them."""
+    left = MAX_INCLUDES
+
+    def section(match: re.Match[str]) -> str:
+        nonlocal left
+        left -= 1
+        if match[2] not in sections:
+            raise PromptFailed(WHAT, f"it includes {match[2]!r}, which is none of its sections")
+        return sections[match[2]]
+
+    while INCLUDE.search(template):
+        template = INCLUDE.sub(section, template)
+        if left <= 0:
+            raise PromptFailed(WHAT, f"it includes more than {MAX_INCLUDES} sections")
+    return template
+
+
+def _given(prompt: PoetPrompt, bot: Bot, user_name: str, turns: Sequence[Spoken]) -> dict[str, Any]:
+    """Return the variables: our names, those of Prompt Poet's examples, and what the prompt brings."""
+    spoken = list(turns)
+    query = ""
+    if "user_query" in prompt.template and spoken and spoken[-1].sender is Sender.USER:
+        query = content_with_lore(bot, spoken.pop())
+    said = [
+        (
+            bot.name if turn.sender is Sender.BOT else user_name,
+            turn.sender,
+            content_with_lore(bot, turn),
+        )
+        for turn in spoken
+    ]
+    messages = [
+        {
+            "author": author,
+            "text": text,
+            "content": text,
+            "sender": sender.value,
+            "role": "assistant" if sender is Sender.BOT else "user",
+            "is_pinned": False,
+        }
+        for author, sender, text in said
+    ]
+    return {
+        "sep": "\n",
+        "bot_name": bot.name,
+        "character_name": bot.name,
+        "user_name": user_name,
+        "username": user_name,
+        "memory": persona(bot),
+        "persona": persona(bot),
+        "prompt": bot.prompt,
+        "post_history": bot.post_history,
+        "examples": [],
+        "messages": [f"{author}: {text}" for author, _, text in said],
+        "current_chat_messages": messages,
+        "cai_messages": messages,
+        "user_query": query,
+        "reply_prompt": f"{bot.name}:",
+        **prompt.data,
+        "functions_": prompt.functions,
+    }
+
+
+def _exchanged(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.translate(EXCHANGED)
+    if isinstance(value, dict):
+        return {key: _exchanged(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_exchanged(one) for one in value]
+    return value
+
+
+def _read(text: str) -> list[PoetPart]:
+    if len(text) > MAX_YAML_CHARS:
+        raise PromptFailed(WHAT, f"it writes more than {MAX_YAML_CHARS:,} characters")
+    try:
+        for event in yaml.parse(text, Loader=LOADER):
+            if isinstance(event, yaml.AliasEvent):
+                raise PromptFailed(WHAT, "its YAML refers back with an alias (*)")
+        found = yaml.load(text, Loader=LOADER)  # noqa: S506 - a safe loader
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = str(getattr(error, "problem", None) or error).partition("\n")[0][:200]
+        raise PromptFailed(WHAT, f"what it makes is not YAML: {reason}") from None
+    if not isinstance(found, list) or not found:
+        raise PromptFailed(WHAT, "what it makes is no list of parts")
+    if len(found) > MAX_PARTS:
+        raise PromptFailed(WHAT, f"it makes more than {MAX_PARTS:,} parts")
+    return [_part(number, one) for number, one in enumerate(found, 1)]
+
+
+def _part(number: int, given: Any) -> PoetPart:
+    if not isinstance(given, dict) or "content" not in given:
+        raise PromptFailed(WHAT, f"its part {number} has no content")
+    name = str(given.get("name", number))
+    content = given["content"]
+    priority = given.get("truncation_priority") or 0
+    role = str(given.get("role") or "user")
+    if not isinstance(priority, int):
+        raise PromptFailed(WHAT, f"the truncation_priority of its part {name[:64]!r} is no number")
+    if role not in ROLES:
+        raise PromptFailed(
+            WHAT, f"the role of its part {name[:64]!r} is none of {', '.join(ROLES)}"
+        )
+    if isinstance(content, dict | list):
+        raise PromptFailed(WHAT, f"the content of its part {name[:64]!r} is no text")
+    text = "" if content is None else str(content)
+    text = text.strip().replace(SPACE_MARKER, " ").replace("\\n", "\n").replace("\\r", "\r")
+    return PoetPart(name, text.translate(RESTORED), role, priority)
