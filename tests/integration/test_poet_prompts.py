@@ -123,6 +123,7 @@ async def test_parts_go_by_priority_and_the_first_one_first(http: httpx.AsyncCli
     assert gone[0] > 0
     assert gone[0] < gone[3]
     least = prompts[-1]
+    assert "three three" in least
     assert least.startswith("You are Luna.")
     assert least.endswith("<|sep|>Luna:")
     assert "tokens; this model is given 16" in await cut_to(16)

@@ -6,7 +6,8 @@ Unlike there, nobody's text can become YAML. Each character that YAML could take
 everything that is given to the template, and exchanged back in the parts' contents; so ``escape_special_characters`` has nothing to do.
 
 When the prompt is too long, parts of the highest priority go first, within one priority the first one in the prompt, and so many at once that a whole
-number of steps goes: the beginning of the prompt then stays the same for many turns, and so does what the model server has cached of it.
+number of steps goes: the beginning of the prompt then stays the same for many turns, and so does what the model server has cached of it. The part
+with the user's newest message never goes, whatever its priority.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ ROLES = ("system", "user", "assistant")
 MEANT = "\n\r\t\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\ufeff:#{}[]&*!|>'\"%@`,-?\\<"
 EXCHANGED = {ord(char): 0x10E000 + place for place, char in enumerate(MEANT)}
 RESTORED = {private: ord(char) for char, private in zip(MEANT, EXCHANGED.values(), strict=True)}
+NEWEST = chr(0x10F000)  # before the user's newest message, so that its part is known and never cut
 INCLUDE = re.compile(r"\{%-?\s*include\s+(['\"])(.{1,200}?)\1\s*-?%\}")
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where libyaml is there
 
@@ -144,12 +146,13 @@ def _given(prompt: PoetPrompt, bot: Bot, user_name: str, turns: Sequence[Spoken]
     spoken = list(turns)
     query = ""
     if "user_query" in prompt.template and spoken and spoken[-1].sender is Sender.USER:
-        query = content_with_lore(bot, spoken.pop())
+        query = NEWEST + content_with_lore(bot, spoken.pop())
+    newest = spoken[-1] if spoken and spoken[-1].sender is Sender.USER else None
     said = [
         (
             bot.name if turn.sender is Sender.BOT else user_name,
             turn.sender,
-            content_with_lore(bot, turn),
+            (NEWEST if turn is newest else "") + content_with_lore(bot, turn),
         )
         for turn in spoken
     ]
@@ -230,4 +233,6 @@ def _part(number: int, given: Any) -> PoetPart:
         raise PromptFailed(WHAT, f"the content of its part {name[:64]!r} is no text")
     text = "" if content is None else str(content)
     text = text.strip().replace(SPACE_MARKER, " ").replace("\\n", "\n").replace("\\r", "\r")
-    return PoetPart(name, text.translate(RESTORED), role, priority)
+    is_newest = NEWEST in text
+    text = text.replace(NEWEST, "").translate(RESTORED)
+    return PoetPart(name, text, role, 0 if is_newest else priority)
