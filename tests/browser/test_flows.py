@@ -9,6 +9,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from guanaco.accounts import Role
+from guanaco.competitions import CompetitionRequest
 from guanaco_server.deployments.memory_server import Script
 from tests.browser.visiting import LLAMA_BARD, PHONE, Site
 
@@ -184,6 +185,44 @@ async def test_a_reply_is_stopped_swiped_judged_and_its_question_edited(site: Si
     await page.reload()
     await expect(page.locator(".message .said")).to_have_count(3)
     assert visit.complaints == []
+
+
+async def test_two_answers_stand_side_by_side_and_one_is_chosen(site: Site) -> None:
+    rules = {"name": "Open", "starts_at": "2000-01-01T00:00:00Z", "duels": {"battles": True}}
+    await site.world.competitions.put("open", CompetitionRequest.model_validate(rules))
+    await site.world.routing.refresh()
+    site.world.model_server.scripts = [Script(pieces=("Port **side**.",)), Script(pieces=("Starboard.",))]  # fmt: skip
+    visit = await site.visit()
+    page = await visit.agree_and_talk()
+    await page.get_by_label("Your message").fill("Which way?")
+    await page.get_by_role("button", name="Two answers").click()
+    first, second = page.get_by_label("First answer"), page.get_by_label("Second answer")
+    await expect(first).to_be_visible()
+    left, right = await first.bounding_box(), await second.bounding_box()
+    assert left is not None
+    assert right is not None
+    assert left["y"] == right["y"], "side by side"
+    assert await visit.violations() == []
+    await expect(page.get_by_role("button", name="The first")).to_be_focused()
+    kept, gone = await second.inner_text(), await first.inner_text()
+    await page.get_by_role("button", name="The second").click()
+    await expect(page.get_by_text("Which is better?")).to_have_count(0)
+    await expect(page.locator(".bot[data-reply]").last).to_contain_text(kept)
+    await expect(page.get_by_text(gone)).to_have_count(0)
+    await visit.say("And then?")
+    assert visit.complaints == []
+
+
+async def test_who_leaves_without_a_rating_is_asked_once(site: Site) -> None:
+    visit = await site.visit()
+    page = await visit.agree_and_talk()
+    for text in ("One", "Two", "Three"):
+        await visit.say(text)
+    await page.get_by_role("link", name="Back to the characters").click()
+    await expect(page.get_by_text("Before you go: how was it?")).to_be_visible()
+    await expect(page.get_by_role("button", name="I liked it", exact=True)).to_be_focused()
+    await page.get_by_role("link", name="Back to the characters").click()
+    await expect(page.get_by_role("heading", name="Choose a character")).to_be_visible()
 
 
 async def test_a_message_that_never_arrived_is_given_back(site: Site) -> None:

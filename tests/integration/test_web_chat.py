@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from guanaco.accounts import Role
+from guanaco.competitions import CompetitionRequest
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
 from guanaco_server.web import ongoing
@@ -273,3 +274,65 @@ async def _visitor(world: WebWorld, client: httpx.AsyncClient, path: str) -> tup
     visitor = await world.web.chat.visitor(client.cookies[CHAT_COOKIE])
     assert visitor is not None
     return visitor, path.rpartition("/")[2]
+
+
+async def with_battles(world: WebWorld, *names: str) -> None:
+    ada = await world.account(Role.DEVELOPER, "ada")
+    for name in names:
+        await world.publish(ada, name)
+    await world.competitions.put(
+        "open",
+        CompetitionRequest.model_validate(
+            {"name": "Open", "starts_at": "2000-01-01T00:00:00Z", "duels": {"battles": True}}
+        ),
+    )
+    await world.routing.refresh()
+
+
+async def test_two_answers_are_compared_blindly_and_the_better_one_goes_on(world: WebWorld) -> None:
+    world.model_server.scripts = [Script(("Left words.",)), Script(("Right words.",))]
+    await with_battles(world, "secret-one_v1", "secret-two_v1")
+    client, path = await chatting(world)
+    page = (await client.get(path)).text
+    assert f'formaction="{path}/battle"' in page
+    answer = await send(client, f"{path}/battle", {"content": "Ahoy"}, path)
+    assert answer.status_code == 303
+    page = (await client.get(path)).text
+    assert "secret" not in page
+    assert page.count("words.</div>") == 2
+    shown = re.findall(r'dir="auto">(\w+ words\.)', page)
+    (battle,) = re.findall(r'data-id="(battle_\w+)"', page)
+    nothing = await send(
+        client, f"{path}/vote", {"battle": battle, "outcome": "the left one"}, path
+    )
+    assert nothing.status_code == 422
+    assert (
+        await send(client, f"{path}/vote", {"battle": "battle_x", "outcome": "a"}, path)
+    ).status_code == 404
+    assert (
+        await send(client, f"{path}/vote", {"battle": battle, "outcome": "b"}, path)
+    ).status_code == 303
+    page = (await client.get(path)).text
+    assert shown[1] in page
+    assert shown[0] not in page
+    assert "Which is better?" not in page
+    assert "secret" not in page
+
+
+async def test_without_a_rival_a_battle_is_an_ordinary_reply(world: WebWorld) -> None:
+    await with_battles(world, "secret-one_v1")
+    client, path = await chatting(world)
+    assert (await send(client, f"{path}/battle", {"content": "Ahoy"}, path)).status_code == 303
+    page = (await client.get(path)).text
+    assert "Which is better?" not in page
+    assert "A good reply" in page
+
+
+async def test_no_battle_where_the_competition_has_none(world: WebWorld) -> None:
+    await world.publish(await world.account(Role.DEVELOPER, "ada"))
+    client, path = await chatting(world)
+    assert "/battle" not in (await client.get(path)).text
+    answer = await send(client, f"{path}/battle", {"content": "Ahoy"}, path)
+    assert answer.status_code == 409
+    assert "Two answers at once are not on here." in answer.text
+    assert (await send(client, f"{path}/battle", {"content": "  "}, path)).status_code == 422

@@ -299,6 +299,7 @@ def build_rooms(
         replies=chat.replies,
         feedback=feedback.service,
         erasures=feedback.erasures,
+        duels=duels,
         options=web_options,
     )
     artifacts = build_artifacts(

@@ -54,6 +54,10 @@ class BattleService:
         self._routing = routing
         self._replies = replies
 
+    def are_on(self, competition_id: str) -> bool:
+        """Tell whether two submissions may answer one message of the competition's conversations."""
+        return self._routing.has_battles(competition_id)
+
     async def battle(
         self, account: Account, conversation_id: str, request: BattleRequest
     ) -> BattleEvents:

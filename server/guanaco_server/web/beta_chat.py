@@ -18,9 +18,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.accounts import Role
 from guanaco.chat import Bot, ConversationRequest, Message, MessageRequest
+from guanaco.competitions import OPEN
+from guanaco.duels import BattleRecord, BattleRequest, DuelVoteRequest
 from guanaco.errors import (
     AccountNotFound,
     AlreadyRated,
+    BattlesOff,
     Conflict,
     ConversationBusy,
     ConversationNotFound,
@@ -41,6 +44,8 @@ from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.chat.gateway.replies import ReplyEvents, ReplyService
 from guanaco_server.chat.gateway.stopping import Stop
 from guanaco_server.database.database import Database
+from guanaco_server.duels.battling import BattleService
+from guanaco_server.duels.service import DuelService
 from guanaco_server.feedback.erasure import ErasedUser, ErasureService
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.runtime.clock import Clock
@@ -87,6 +92,10 @@ class Chat:
     thumbs_up: bool | None
 
     swipes: Sequence[Message] = ()  # all replies to the last message, of which one is shown
+    may_battle: bool = False
+    battle: BattleRecord | None = (
+        None  # of the last message, until the user has said which reply is better
+    )
 
     @property
     def has_reply(self) -> bool:
@@ -120,6 +129,8 @@ class BetaChat:
         bots: Mapping[str, Bot],
         erasures: ErasureService,
         ongoing: OngoingReplies,
+        battles: BattleService,
+        duels: DuelService,
     ) -> None:
         self._database = database
         self._clock = clock
@@ -130,6 +141,8 @@ class BetaChat:
         self._feedback = feedback
         self._erasures = erasures
         self._ongoing = ongoing
+        self._battles = battles
+        self._duels = duels
         self.bots = bots
 
     async def consent(self) -> str:
@@ -187,7 +200,43 @@ class BetaChat:
         with _blind():
             found = await self._conversations.read(await self._account(), conversation_id)
         shown = [message for message in found.messages if not message.is_deleted]
-        return Chat(conversation_id, found.bot, shown, row.thumbs_up, _swipes(found.messages))
+        return Chat(
+            conversation_id,
+            found.bot,
+            shown,
+            row.thumbs_up,
+            _swipes(found.messages),
+            self._battles.are_on(OPEN),
+            await self._open_battle(conversation_id, shown),
+        )
+
+    async def _open_battle(
+        self, conversation_id: str, shown: Sequence[Message]
+    ) -> BattleRecord | None:
+        if not shown or not self._battles.are_on(OPEN):
+            return None
+        with _blind():
+            found = await self._duels.list_battles(await self._account(), conversation_id)
+        newest = found[-1] if found else None
+        is_open = newest is not None and newest.outcome is None
+        return newest if is_open and newest and newest.message_id == shown[-1].id else None
+
+    async def battle(self, visitor: Visitor, conversation_id: str, request: BattleRequest) -> None:
+        """Have two models answer the message, side by side; where only one can, it is an ordinary reply."""
+        await self._require_own(visitor, conversation_id)
+        with _blind():
+            events = await self._battles.battle(await self._account(), conversation_id, request)
+            async with aclosing(events):
+                async for _ in events:
+                    pass
+
+    async def vote(
+        self, visitor: Visitor, conversation_id: str, battle_id: str, request: DuelVoteRequest
+    ) -> None:
+        """Say which of two replies is better; the conversation goes on with it."""
+        await self._require_own(visitor, conversation_id)
+        with _blind():
+            await self._duels.vote(await self._account(), conversation_id, battle_id, request)
 
     async def send(
         self, visitor: Visitor, conversation_id: str, request: MessageRequest, turn: str = ""
@@ -358,6 +407,8 @@ def _nameless(error: GuanacoError) -> GuanacoError:
             return Conflict(
                 "Your rating can no longer be changed.", hint="Start a new conversation."
             )
+        case BattlesOff():
+            return Conflict("Two answers at once are not on here.", hint="Send your message.")
         case NotFound():
             return NotFound("There is no such conversation.", hint="Start a new one.")
         case Unavailable():

@@ -19,6 +19,7 @@ from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.costs.service import CostService
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.duels.room import DuelsRoom
 from guanaco_server.experiments.service import ExperimentService
 from guanaco_server.feedback.erasure import ErasureService
 from guanaco_server.feedback.service import FeedbackService
@@ -119,6 +120,7 @@ def build_web(
     replies: ReplyService,
     feedback: FeedbackService,
     erasures: ErasureService,
+    duels: DuelsRoom,
     options: WebOptions,
 ) -> WebRoom:
     assets = Assets()
@@ -135,6 +137,8 @@ def build_web(
         options.bots,
         erasures,
         ongoing,
+        duels.battles,
+        duels.service,
     )
     erasures.on_erase(chat.forget_user)
     return WebRoom(

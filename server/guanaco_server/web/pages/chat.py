@@ -9,6 +9,7 @@ from fastapi.responses import Response
 from pydantic import ValidationError
 
 from guanaco.chat import MessageRequest
+from guanaco.duels import BattleRequest, DuelVoteRequest
 from guanaco.errors import GuanacoError, InvalidInput
 from guanaco.errors.validation import one_sentence
 from guanaco.feedback import FeedbackRequest
@@ -113,6 +114,23 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
         edited = guest.fields.get("message", "")
         reply = await web.chat.edit(visitor, conversation_id, edited, message, turn)
         return await _answer(request, conversation_id, reply.follow())
+
+    @routes.post("/chat/{conversation_id}/battle")
+    async def battle(conversation_id: str, guest: Guest = guest_of) -> Response:
+        visitor = guest.require_visitor()
+        message = _message(guest.fields.get("content", ""))
+        await web.chat.battle(visitor, conversation_id, BattleRequest(content=message.content))
+        return see_other(f"/chat/{conversation_id}#last")
+
+    @routes.post("/chat/{conversation_id}/vote")
+    async def vote(conversation_id: str, guest: Guest = guest_of) -> Response:
+        visitor = guest.require_visitor()
+        try:
+            request = DuelVoteRequest.model_validate({"outcome": guest.fields.get("outcome")})
+        except ValidationError:
+            raise InvalidInput("Say which answer is better.") from None
+        await web.chat.vote(visitor, conversation_id, guest.fields.get("battle", ""), request)
+        return see_other(f"/chat/{conversation_id}#last")
 
     @routes.post("/chat/{conversation_id}/stop")
     async def stop(conversation_id: str, guest: Guest = guest_of) -> Response:

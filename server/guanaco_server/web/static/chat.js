@@ -7,10 +7,11 @@
 "use strict";
 
 const byId = (id) => document.getElementById(id);
-const ACTIONS = { compose: say, regenerate: sayAgain, choice: choose, judgement: judge };
+const ACTIONS = { compose: say, regenerate: sayAgain, choice: choose, judgement: judge, vote };
 const SILENCE_MS = 25_000; // the server sends something every 10 s
 const TRIES = 3;
 const NEAR_PX = 120;
+const REPLIES_BEFORE_ASKING = 3;
 let isBusy = false;
 let awaited = ""; // the name of the turn whose reply is being written
 let turns = 0;
@@ -50,6 +51,7 @@ document.addEventListener("scroll", () => {
 document.addEventListener("click", (event) => {
   if (event.target.id === "newest") toNewest();
   if (event.target.id === "stop") stop(event.target);
+  if (event.target.matches(".back") && askBeforeLeaving()) event.preventDefault();
 });
 
 document.addEventListener("DOMContentLoaded", () => {
@@ -58,7 +60,8 @@ document.addEventListener("DOMContentLoaded", () => {
   if (!isBusy) resume();
 });
 
-function say(compose) {
+function say(compose, button) {
+  if (button?.id === "battle") return sayToTwo(compose, button);
   const content = byId("content");
   const text = content.value.trim();
   if (!text) return;
@@ -74,6 +77,42 @@ function say(compose) {
     if (!repeated) asked.remove();
     content.value ||= text;
   });
+}
+
+// Whoever has talked for a while is asked once for a rating before they leave. True if they are asked now.
+function askBeforeLeaving() {
+  const rating = byId("rating");
+  const isRated = rating.querySelector('[aria-pressed="true"]');
+  const replies = byId("messages").querySelectorAll(".bot[data-reply]").length;
+  if (isRated || rating.classList.contains("leaving") || replies < REPLIES_BEFORE_ASKING) return false;
+  rating.classList.add("wanted", "leaving");
+  rating.hidden = false;
+  byId("asked").textContent = "Before you go: how was it?";
+  rating.querySelector("button").focus();
+  return true;
+}
+
+// Two models answer; the page then shows both replies, and asks which one is better.
+async function sayToTwo(compose, button) {
+  const content = byId("content");
+  const text = content.value.trim();
+  if (!text) return;
+  const asked = add("user", "You", text);
+  const bubble = add("bot", byId("messages").dataset.bot, "");
+  bubble.classList.add("writing");
+  content.value = "";
+  follows = true;
+  const form = { action: button.formAction, elements: compose.elements };
+  const forget = () => [asked, bubble].forEach((one) => one.remove());
+  if (await post(form, { content: text }, forget)) {
+    byId("rating").hidden = false;
+    byId("messages").lastElementChild.querySelector(".which button")?.focus();
+  } else content.value ||= text;
+}
+
+async function vote(form, button) {
+  const battle = button.closest(".battle").dataset.id;
+  if (await post(form, { battle, outcome: button.value })) byId("content").focus({ preventScroll: true });
 }
 
 function sayAgain(form) {
@@ -122,15 +161,18 @@ async function judge(form, button) {
 }
 
 // Sends a form and shows the page that answers it. False where it was refused.
-async function post(form, fields) {
+async function post(form, fields, before = () => {}) {
   setBusy(true);
   let why = "";
   try {
     const body = new URLSearchParams({ ...fields, form_token: form.elements.form_token.value });
     const answer = await fetch(form.action, { method: "POST", body, headers: { Accept: "text/html, application/json;q=0.9" } });
-    if (answer.ok) showRecorded(await answer.text());
+    const page = await answer.text();
+    before();
+    if (answer.ok) showRecorded(page);
     else why = `That did not work (status ${answer.status}). Load the page again.`;
   } catch {
+    before();
     why = "The connection broke. Try again.";
   }
   setBusy(false);
@@ -342,7 +384,8 @@ function add(sender, name, text) {
 }
 
 function lastReply() {
-  return [...byId("messages").querySelectorAll("[data-reply]")].at(-1)?.dataset.id ?? "";
+  const last = [...byId("messages").querySelectorAll("[data-reply]")].at(-1);
+  return last?.dataset.message ?? last?.dataset.id ?? "";
 }
 
 function noteKey() {
