@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections import deque
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -67,12 +68,17 @@ def feedback(
     export: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write FILE.jsonl, .csv or .parquet.")
     ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Only the newest N ratings.", show_default=False)
+    ] = None,
     as_json: AsJson = False,
     as_csv: Annotated[
         bool, typer.Option("--csv", help="Print CSV, with the conversations.")
     ] = False,
 ) -> None:
     """Show what people thought of your submission, oldest first."""
+    if limit is not None and export is not None:
+        raise typer.BadParameter("--export writes all ratings: leave out --limit.")
     if sum((as_json, as_csv, is_read, export is not None)) > 1:
         raise typer.BadParameter("choose one of --json, --csv, --read and --export, not both.")
     filters: Filters = {
@@ -95,6 +101,8 @@ def feedback(
             console.say(f"Wrote {export}.")
             return
         found = _walk(client, submission_id, cursor, filters, is_new)
+        if limit is not None:
+            found = iter(deque(found, maxlen=limit))
         if is_read:
             _read(submission_id, found)
         elif as_csv:

@@ -73,8 +73,8 @@ def _complete_bots(incomplete: str) -> list[str]:
 Formatter = Annotated[
     str,
     typer.Option(
-        metavar="PRESET|chat-template|FILE",
-        help="The prompt: pygmalion, vicuna, chatml, chat-template (the model's own), or a JSON or YAML file.",
+        metavar="PRESET|FILE|NAME@LABEL",
+        help="The prompt: pygmalion, vicuna, chatml, chat-template (the model's own), a JSON, YAML or .j2 file, or a stored prompt's version or label.",
         autocompletion=_complete_presets,
     ),
 ]

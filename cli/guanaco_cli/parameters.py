@@ -80,7 +80,9 @@ def _annotation(one: ParameterInfo) -> Any:
         help_ = rf"{_text(one)}; may be repeated. \n is a line's end, an empty one means none. {_default(one)}"
         return Annotated[list[str] | None, typer.Option(one.option, metavar="TEXT", help=help_)]
     help_ = f"{_text(one)}. {_default(one)}"
-    return Annotated[one.field.annotation | None, typer.Option(one.option, help=help_)]  # type: ignore[operator]
+    metavar = "N" if one.field.annotation is int else "NUMBER"
+    option = typer.Option(one.option, metavar=metavar, help=help_)
+    return Annotated[one.field.annotation | None, option]  # type: ignore[operator]
 
 
 def _text(one: ParameterInfo) -> str:

@@ -1,4 +1,4 @@
-"""Lists the commands of `guanaco --help` in sections, by who needs them."""
+"""Lists the commands of `guanaco --help` in sections, by who needs them, and says what options take in plain words."""
 
 from __future__ import annotations
 
@@ -26,8 +26,16 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 OTHER = "More commands"
 
 
+TYPES = {"str": "TEXT", "int": "N", "float": "NUMBER", "datetime": "TIME", "Path": "PATH"}
+
+
 class SectionedGroup(TyperGroup):
-    """A group whose help has a heading for each section."""
+    """A group whose help has a heading for each section, and names no type of Python."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        command = super().get_command(ctx, cmd_name)
+        name_plainly(command)
+        return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         shown = {
@@ -48,3 +56,19 @@ class SectionedGroup(TyperGroup):
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
+
+
+def name_plainly(command: Any) -> None:
+    """Have help say TEXT, N or TIME where it would name a type of Python, and nothing behind an argument's name."""
+    for child in getattr(command, "commands", {}).values():
+        name_plainly(child)
+    for param in getattr(command, "params", ()):
+        if param.param_type_name == "argument":
+            param.display_type = _nothing
+        elif param.metavar is None and not param.type_descriptor.is_choice:
+            type_name = param.bare_type().removeprefix("list[").removesuffix("]")
+            param.metavar = TYPES.get(type_name)
+
+
+def _nothing(ctx: Any) -> str:
+    return ""

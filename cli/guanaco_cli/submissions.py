@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from guanaco.errors import InvalidInput
 from guanaco_cli import words
 from guanaco_cli.connection import connect
 from guanaco_cli.console import console
@@ -26,17 +28,34 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
+def _complete_status() -> list[str]:
+    from guanaco.submissions import Status
+
+    return [one.value for one in Status]
+
+
 @app.command(epilog="Example: guanaco submissions --json | jq -r '.[].id'")
 def submissions(
     tags: Annotated[
         list[str] | None,
         typer.Option("--tag", metavar="TAG", help="Only with this tag; repeat it."),
     ] = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--status",
+            metavar="STATUS",
+            help="Only with this status, such as deployed or failed; repeat it.",
+            autocompletion=_complete_status,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List your submissions, newest first."""
+    wanted = _statuses(status or ())
     with connect() as client:
         found = client.submissions(tags=tags or ())
+    found = [one for one in found if not wanted or one.status in wanted]
     if as_json:
         console.json(found)
         return
@@ -56,10 +75,22 @@ def submissions(
             for one in found
         ],
     )
-    if not found and tags:
+    if not found and wanted:
+        console.say(f"No submission of yours is {' or '.join(wanted)}.")
+    elif not found and tags:
         console.say(f"No submission of yours has the tag {' and '.join(tags)}.")
     elif not found:
         console.say("None yet: `guanaco submit REPO` enters one.")
+
+
+def _statuses(named: Sequence[str]) -> list[str]:
+    """Return the statuses as they are written; InvalidInput for one that there is not."""
+    known = _complete_status()
+    found = [one.lower().replace("-", "_") for one in named]
+    for one in found:
+        if one not in known:
+            raise InvalidInput(f"There is no status {one}.", hint=f"They are {', '.join(known)}.")
+    return found
 
 
 @app.command(epilog="Example: guanaco status org-model_v1")

@@ -357,3 +357,15 @@ def test_ctrl_c_leaves_the_terminal_as_it_was(loopback: str) -> None:
     terminal.press(b"", until="words 2")
     terminal.press(b"\x03", until="\x1b[?1049l")
     assert terminal.end() == 130
+
+
+def test_a_limit_takes_the_newest_and_notes_that_all_were_seen(server: Any, capsys: Any) -> None:
+    server(page(1, 2, cursor="c1"), page(3, cursor="c2"), httpx.Response(200, json=END))
+    assert run(["feedback", "org-model_v1", "--limit", "2", "--new", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [one["id"] for one in shown] == [feedback_json(2)["id"], feedback_json(3)["id"]]
+    script = server(httpx.Response(200, json=END))
+    assert run(["feedback", "org-model_v1", "--new"]) == 0
+    assert script.requests[0].url.params["cursor"] == "c2"
+    assert run(["feedback", "org-model_v1", "--limit", "0"]) == 2
+    assert run(["feedback", "org-model_v1", "--limit", "2", "--export", "x.csv"]) == 2

@@ -50,3 +50,12 @@ def test_each_command_is_one_whole_line_at_80_columns(name: str, group: TyperGro
     for child, command in shown_commands.items():
         width = max(map(len, shown_commands))
         assert f"  {child.ljust(width)}  {command.get_short_help_str(200)}\n" in shown
+
+
+@pytest.mark.parametrize(
+    "path", [["feedback"], ["submit"], ["up"], ["prompts", "label"], ["sweep", "submit"]]
+)
+def test_help_names_no_type_of_python(path: list[str]) -> None:
+    shown = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "80"}).output
+    for word in ("<str>", "<int", "<float", "<path>", "<file>", "%Y"):
+        assert word not in shown

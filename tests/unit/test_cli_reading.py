@@ -193,3 +193,20 @@ def test_a_csv_cell_is_never_a_formula(start: str, server: Any, capsys: Any) -> 
     row = next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert row["text"] == f"'{text}"
     assert row["messages"] == 'user: hi, "you"'
+
+
+def test_submissions_are_filtered_by_status(server: Any, capsys: Any) -> None:
+    rows = [
+        submission_json(id="a_v1", status="deployed"),
+        submission_json(id="b_v1", status="failed"),
+    ]
+    server(httpx.Response(200, json=rows))
+    assert run(["submissions", "--status", "FAILED"]) == 0
+    out = capsys.readouterr().out
+    assert "b_v1" in out
+    assert "a_v1" not in out
+    server(httpx.Response(200, json=rows))
+    assert run(["submissions", "--status", "queued", "--status", "torn-down"]) == 0
+    assert "No submission of yours is queued or torn_down." in capsys.readouterr().err
+    assert run(["submissions", "--status", "happy"]) != 0
+    assert "There is no status happy." in capsys.readouterr().err
