@@ -70,6 +70,7 @@ class LeaderboardRow(SubmissionMetrics):
     created_at: datetime
     parameter_count: int | None = None
     license: str | None = Field(default=None, description="As the repo's model card names it.")
+    architecture: str | None = None
 
 
 class Leaderboard(BaseModel):

@@ -151,6 +151,11 @@ async def test_the_board_says_it_filters_turns_and_exports(world: Board) -> None
     assert await shown("sort=ratio&order=reverse") == [BAD, NEAR, GOOD, SILENT]
     assert 'aria-sort="ascending"' in await page("sort=ratio&order=reverse")
 
+    model = (await anyone.get(f"http://test/submissions/{BAD}")).text
+    assert 'href="https://huggingface.co/acme/tiny"' in model
+    assert "=cmd()" in model
+    assert 'property="og:title" content="tiny by ada"' in model
+
     answer = await anyone.get("http://test/leaderboard.csv")
     assert answer.headers["content-type"].startswith("text/csv")
     rows = list(csv.DictReader(io.StringIO(answer.text)))

@@ -91,7 +91,7 @@ def with_more_fields() -> dict[str, Any]:
 def test_a_new_field_is_an_option_of_submit() -> None:
     shown = " ".join(with_more_fields()["help"].split())
     assert "--min-tokens N 0 to 64. No reply is shorter. [default: 0]" in shown
-    assert "--calm <float> Over 0, to 1. [default: 1.0]" in shown
+    assert "--calm NUMBER Over 0, to 1. [default: 1.0]" in shown
     assert "--bad-words TEXT Never said; may be repeated." in shown
 
 

@@ -207,6 +207,7 @@ def _row(brief: SubmissionBrief, shown: Shown | None, metrics: SubmissionMetrics
         created_at=brief.created_at,
         parameter_count=brief.parameter_count,
         license=brief.license,
+        architecture=brief.architecture,
     )
 
 

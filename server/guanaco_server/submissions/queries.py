@@ -379,7 +379,7 @@ async def by_ids(session: AsyncSession, ids: Sequence[str]) -> Sequence[Submissi
 
 async def briefs(
     session: AsyncSession,
-) -> Sequence[Row[str, str, str, str, str, Status, datetime, int | None, str | None]]:
+) -> Sequence[Row[str, str, str, str, str, Status, datetime, int | None, str | None, str | None]]:
     """Read what names each chat submission, without the rest of the row."""
     rows = await session.execute(
         select(
@@ -392,6 +392,7 @@ async def briefs(
             SubmissionRow.created_at,
             SubmissionRow.parameter_count,
             SubmissionRow.license,
+            SubmissionRow.architecture,
         ).where(SubmissionRow.kind == SubmissionKind.CHAT, SubmissionRow.deleted_at.is_(None))
     )
     return rows.all()

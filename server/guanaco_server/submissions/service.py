@@ -98,6 +98,7 @@ class SubmissionBrief:
     created_at: datetime
     parameter_count: int | None
     license: str | None
+    architecture: str | None
 
 
 @dataclass(frozen=True)
