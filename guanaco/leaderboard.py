@@ -71,6 +71,9 @@ class LeaderboardRow(SubmissionMetrics):
     parameter_count: int | None = None
     license: str | None = Field(default=None, description="As the repo's model card names it.")
     architecture: str | None = None
+    sweep: str | None = Field(
+        default=None, description="The sweep that it is a variant of; its variants are one group."
+    )
 
 
 class Leaderboard(BaseModel):

@@ -8,12 +8,15 @@ import httpx
 import pytest
 
 from guanaco.accounts import Role
+from guanaco.competitions import OPEN
 from guanaco.errors import InvalidInput
 from guanaco.submissions import Outcome, RedeployRequest, Stage
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.formats.manifest import AdapterPart, Manifest
+from guanaco_server.statistics.votes import VoteCount
 from guanaco_server.submissions.pipeline.runner import Step
+from guanaco_server.submissions.rollouts.promotions import PromotionLoop
 from tests.fixtures.pipeline import ID, RUN, tiny_files
 from tests.fixtures.pipeline import KEY as ADAPTER
 from tests.fixtures.rolling import KEY as BESIDE
@@ -140,3 +143,59 @@ async def test_only_an_adapter_that_is_served_unmerged_is_promoted(
     )
     assert answer.status_code == 422, answer.text
     assert "is not served, so there is nothing to promote" in answer.json()["detail"]
+
+
+def loop_of(world: PromotingWorld, votes: dict[str, VoteCount], after: int = 100) -> PromotionLoop:
+    async def list_votes() -> dict[str, dict[str, VoteCount]]:
+        return {OPEN: votes}
+
+    return PromotionLoop(
+        world.database,
+        world.clock,
+        world.platform.rooms.accounts.accounts,
+        world.submissions.rollouts,
+        after=after,
+        is_leader=lambda: True,
+        list_votes=list_votes,
+    )
+
+
+GOOD, OTHERS = VoteCount(180, 20), {"x_v1": VoteCount(60, 40), "y_v1": VoteCount(50, 50)}
+
+
+@pytest.mark.parametrize(
+    "votes",
+    [
+        {ID: VoteCount(80, 10), **OTHERS},
+        {ID: VoteCount(110, 90), **OTHERS},
+        {ID: GOOD},
+        {ID: GOOD, "x_v1": VoteCount(5, 5)},
+        {},
+    ],
+)
+async def test_an_adapter_with_few_or_mixed_votes_is_not_promoted(
+    world: PromotingWorld, votes: dict[str, VoteCount]
+) -> None:
+    assert await loop_of(world, votes).step() is None
+    row = await world.submissions.require_visible(world.developer, ID)
+    assert not row.is_promoted
+
+
+async def test_an_adapter_that_does_well_is_promoted_once(world: PromotingWorld) -> None:
+    loop = loop_of(world, {ID: GOOD, **OTHERS})
+    assert await loop.step() == ID
+    found = await world.submissions.require_visible(world.developer, ID)
+    assert found.is_promoted
+    assert found.rollout is not None
+    assert await loop.step() is None
+    answer = await (await world.http(Role.DEVELOPER, world.developer.name)).get(
+        f"/submissions/{ID}/events?follow=false"
+    )
+    assert "Promoted after 200 votes, 180 of them thumbs up" in answer.text
+
+
+async def test_no_loop_runs_unless_a_number_of_votes_is_set(world: PromotingWorld) -> None:
+    loop = loop_of(world, {ID: GOOD, **OTHERS}, after=0)
+    await loop.start()
+    await loop.stop()
+    assert world.platform.rooms.promotions is not loop

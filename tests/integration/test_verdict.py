@@ -182,3 +182,21 @@ async def test_two_are_compared_side_by_side(world: Board) -> None:
         )
         assert answer.status_code == status, (query, answer.text)
         assert "<h1" in answer.text
+
+
+async def test_the_variants_of_a_sweep_are_one_row_on_the_board(world: Board) -> None:
+    async with world.database.write() as session:
+        for name in (NEAR, BAD):
+            row = await session.get(SubmissionRow, name)
+            assert row is not None
+            row.sweep = "acme-tiny_s1"
+    anyone = world.http_with({})
+    board = (await anyone.get("http://test/")).text
+    assert f"/submissions/{NEAR}" in board
+    assert f"/submissions/{BAD}" not in board
+    assert "and 1 more variant</a>" in board
+    variants = (await anyone.get("http://test/?sweep=acme-tiny_s1")).text
+    assert f"/submissions/{BAD}" in variants
+    assert f"/submissions/{GOOD}" not in variants
+    rows = (await anyone.get("/leaderboard")).json()["rows"]
+    assert {row["submission_id"]: row["sweep"] for row in rows}[BAD] == "acme-tiny_s1"

@@ -184,6 +184,7 @@ class Platform:
             self.adapters.compute.leadership,
             rooms.reconciler,
             rooms.rollouts,
+            rooms.promotions,
             rooms.scaling.autoscaler,
             rooms.artifacts.collector,
             rooms.notifications.loop,

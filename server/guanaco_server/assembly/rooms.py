@@ -45,6 +45,7 @@ from guanaco_server.settings import Settings
 from guanaco_server.stress.room import build_stress
 from guanaco_server.submissions.pipeline.room import PipelineRoom, build_pipeline
 from guanaco_server.submissions.rollouts.loop import RolloutLoop, Vote
+from guanaco_server.submissions.rollouts.promotions import PromotionLoop
 from guanaco_server.submissions.room import (
     SubmissionsRoom,
     build_rollout_loop,
@@ -84,6 +85,7 @@ class Rooms:
     pipeline: PipelineRoom
     reconciler: Reconciler
     rollouts: RolloutLoop
+    promotions: PromotionLoop
 
 
 def build_rooms(
@@ -377,6 +379,15 @@ def build_rooms(
         artifacts=artifacts,
         pipeline=pipeline,
         reconciler=reconciler,
+        promotions=PromotionLoop(
+            database,
+            clock,
+            accounts.accounts,
+            submissions.service.rollouts,
+            after=settings.lora_promote_after,
+            is_leader=compute.leadership.is_leading,
+            list_votes=leaderboard.leaderboard.votes_by_competition,
+        ),
         rollouts=build_rollout_loop(
             database,
             clock,

@@ -208,6 +208,7 @@ def _row(brief: SubmissionBrief, shown: Shown | None, metrics: SubmissionMetrics
         parameter_count=brief.parameter_count,
         license=brief.license,
         architecture=brief.architecture,
+        sweep=brief.sweep,
     )
 
 

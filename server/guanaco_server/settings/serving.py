@@ -61,6 +61,11 @@ class EngineSettings(BaseModel):
         default=64,
         description="Highest rank of an adapter that is served unmerged; one of a higher rank is merged. Each step up takes memory of every such model server.",
     )
+    lora_promote_after: int = Field(
+        default=0,
+        ge=0,
+        description="Votes in the competition `open` after which an adapter that does well is merged into its base as `guanaco promote` does it: its interval's lower end is above the median of the others' thumbs-up ratios. 0 promotes none.",
+    )
     lora_at_once: int = Field(
         default=8,
         ge=1,

@@ -379,7 +379,9 @@ async def by_ids(session: AsyncSession, ids: Sequence[str]) -> Sequence[Submissi
 
 async def briefs(
     session: AsyncSession,
-) -> Sequence[Row[str, str, str, str, str, Status, datetime, int | None, str | None, str | None]]:
+) -> Sequence[
+    Row[str, str, str, str, str, Status, datetime, int | None, str | None, str | None, str | None]
+]:
     """Read what names each chat submission, without the rest of the row."""
     rows = await session.execute(
         select(
@@ -393,6 +395,7 @@ async def briefs(
             SubmissionRow.parameter_count,
             SubmissionRow.license,
             SubmissionRow.architecture,
+            SubmissionRow.sweep,
         ).where(SubmissionRow.kind == SubmissionKind.CHAT, SubmissionRow.deleted_at.is_(None))
     )
     return rows.all()

@@ -99,6 +99,7 @@ class SubmissionBrief:
     parameter_count: int | None
     license: str | None
     architecture: str | None
+    sweep: str | None
 
 
 @dataclass(frozen=True)

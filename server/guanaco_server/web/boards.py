@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -32,10 +32,13 @@ class Sort(StrEnum):
 
 @dataclass(frozen=True)
 class BoardPage:
+    """``behind`` says by submission how many variants of its sweep stand behind it, in one row with it."""
+
     rows: list[LeaderboardRow]
     page: int
     pages: int
     total: int
+    behind: Mapping[str, int] = field(default_factory=dict)
 
 
 class Boards:
@@ -85,6 +88,7 @@ class BoardFilter:
     text: str = ""
     developer: str = ""
     license: str = ""
+    sweep: str = ""
     size: float | None = None
 
     def admits(self, row: LeaderboardRow) -> bool:
@@ -94,8 +98,25 @@ class BoardFilter:
             self.text.casefold() in _text(row)
             and self.developer in ("", row.developer)
             and self.license in ("", row.license)
+            and self.sweep in ("", row.sweep)
             and (self.size is None or (count is not None and count <= self.size * 1e9))
         )
+
+
+def grouped(rows: Sequence[LeaderboardRow]) -> tuple[list[LeaderboardRow], dict[str, int]]:
+    """Keep the first row of each sweep; say by submission how many variants of its sweep are behind it."""
+    shown: list[LeaderboardRow] = []
+    first: dict[str, str] = {}
+    behind: dict[str, int] = {}
+    for row in rows:
+        leader = first.get(row.sweep) if row.sweep else None
+        if leader is not None:
+            behind[leader] = behind.get(leader, 0) + 1
+            continue
+        if row.sweep:
+            first[row.sweep] = row.submission_id
+        shown.append(row)
+    return shown, behind
 
 
 def page_of(
@@ -107,9 +128,12 @@ def page_of(
     if is_reversed:
         valued = [row for row in rows if _has_value(sort, row)]
         rows = valued[::-1] + [row for row in rows if not _has_value(sort, row)]
+    rows, behind = (rows, {}) if shown.sweep else grouped(rows)
     pages = max(1, -(-len(rows) // PAGE_ROWS))
     page = min(max(page, 1), pages)
-    return BoardPage(rows[(page - 1) * PAGE_ROWS : page * PAGE_ROWS], page, pages, len(rows))
+    return BoardPage(
+        rows[(page - 1) * PAGE_ROWS : page * PAGE_ROWS], page, pages, len(rows), behind
+    )
 
 
 def _has_value(sort: Sort, row: LeaderboardRow) -> bool:

@@ -11,7 +11,7 @@ from guanaco.submissions import RolloutPhase, Status
 from guanaco_server.deployments.versions import Arm, ServedVersion
 from guanaco_server.statistics.buckets import added
 from guanaco_server.submissions.queries import by_id_locked, status_of
-from guanaco_server.submissions.tables import CanaryCountRow, RolloutRow
+from guanaco_server.submissions.tables import CanaryCountRow, RolloutRow, SubmissionRow
 
 
 async def rollout(session: AsyncSession, submission_id: str) -> RolloutRow | None:
@@ -78,3 +78,18 @@ async def add_shown(
     row.replies += replies
     row.faults += faults
     row.waits = added(row.waits, waits)
+
+
+async def unmerged_adapters(session: AsyncSession) -> Sequence[tuple[str, str]]:
+    """Return the id and the developer of each live LoRA adapter that was not promoted."""
+    row = SubmissionRow
+    rows = await session.execute(
+        select(row.id, row.developer)
+        .where(
+            row.status == Status.DEPLOYED,
+            row.base_repo.is_not(None),
+            row.is_promoted.is_(False),
+        )
+        .order_by(row.id)
+    )
+    return [(submission_id, developer) for submission_id, developer in rows]

@@ -49,11 +49,12 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
         developer: SearchText = "",
         license: SearchText = "",
         size: Size = "",
+        sweep: SearchText = "",
         viewer: Viewer = web.guards.public(),
     ) -> Response:
         chosen = await web.competitions.find(competition)
         board = await web.boards.board(chosen.id)
-        filtered = BoardFilter(q, developer, license, float(size) if size else None)
+        filtered = BoardFilter(q, developer, license, sweep, float(size) if size else None)
         shown = page_of(board, sort, page, filtered, is_reversed=order == "reverse")
         verdict = await _verdict(web, chosen.id)
         return web.pages.show(
