@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
+from typing import Any
 
 from pydantic import BaseModel, SecretStr
 from sqlalchemy.exc import IntegrityError
@@ -34,6 +35,7 @@ from guanaco.submissions import (
     SubmissionKind,
     SubmissionRequest,
 )
+from guanaco.sweeps import SweepRequest
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
 from guanaco_server.artifacts.checking.model_card import StoredCard
@@ -509,8 +511,21 @@ def slug_of(repo: str) -> str:
 
 
 def request_hash(request: BaseModel) -> str:
-    """Return the digest by which a request that is repeated with its Idempotency-Key is known."""
-    return hashlib.sha256(request.model_dump_json().encode()).hexdigest()
+    """Return the digest by which a request that is repeated with its Idempotency-Key is known.
+
+    A field that a version has added is left out where it says nothing, so that a request is known across the upgrade.
+    """
+    text = request.model_dump_json(exclude=_silent(request))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _silent(request: BaseModel) -> Any:
+    if isinstance(request, SubmissionRequest):
+        return {"prompt"} if request.prompt is None else None
+    if isinstance(request, SweepRequest):
+        silent = {place: _silent(one) for place, one in enumerate(request.variants)}
+        return {"variants": {place: fields for place, fields in silent.items() if fields}}
+    return None
 
 
 def _brief(row: SubmissionRow) -> SubmissionBrief:
