@@ -16,7 +16,9 @@ import yaml
 from guanaco.competitions import CompetitionRequest
 from guanaco.errors import error_classes
 from guanaco.errors.remedies import REMEDIES
+from guanaco.submissions import EventKind
 from guanaco.sweeps import load_sweep
+from guanaco.webhooks import WebhookEvent
 from guanaco_cli.main import app
 from scripts import document_cli, document_errors
 
@@ -69,6 +71,12 @@ def test_the_page_of_commands_is_what_make_docs_writes() -> None:
 def test_every_error_has_a_cause_and_a_cure() -> None:
     assert sorted(REMEDIES) == sorted(error_classes())
     assert document_errors.PAGE.read_text() == document_errors.page(), "`make docs` puts this right"
+
+
+def test_every_event_is_in_the_reference_of_events() -> None:
+    text = (DOCS / "events.md").read_text()
+    names = [*EventKind, *WebhookEvent]
+    assert [name for name in names if f"| `{name.value}` |" not in text] == []
 
 
 def test_the_commands_of_cures_exist() -> None:
