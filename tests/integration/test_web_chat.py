@@ -336,3 +336,33 @@ async def test_no_battle_where_the_competition_has_none(world: WebWorld) -> None
     assert answer.status_code == 409
     assert "Two answers at once are not on here." in answer.text
     assert (await send(client, f"{path}/battle", {"content": "  "}, path)).status_code == 422
+
+
+async def test_two_answers_are_streamed_and_carried_to_their_end(world: WebWorld) -> None:
+    world.model_server.scripts = [Script(("Left ", "words.")), Script(("Right ", "words."))]
+    await with_battles(world, "secret-one_v1", "secret-two_v1")
+    client, path = await chatting(world)
+    fields = {"content": "Ahoy", "form_token": await token(client, path)}
+    stream = {"Accept": "text/event-stream"}
+    answer = await client.post(f"{path}/battle", data=fields, headers=stream)
+    told: dict[str, str] = {"a": "", "b": ""}
+    for data in re.findall(r"event: token\ndata: (.*)", answer.text):
+        piece = json.loads(data)
+        assert set(piece) == {"side", "text"}
+        told[piece["side"]] += piece["text"]
+    assert sorted(told.values()) == ["Left words.", "Right words."]
+    assert "event: done" in answer.text
+    assert "secret" not in answer.text
+    assert "Which is better?" in (await client.get(path)).text
+
+
+async def test_a_battle_that_fails_says_so_in_its_stream(world: WebWorld) -> None:
+    world.model_server.scripts = [Script((), fault="the server is gone")]
+    await with_battles(world, "secret-one_v1", "secret-two_v1")
+    client, path = await chatting(world)
+    fields = {"content": "Ahoy", "form_token": await token(client, path)}
+    stream = {"Accept": "text/event-stream"}
+    answer = await client.post(f"{path}/battle", data=fields, headers=stream)
+    assert "event: error" in answer.text
+    assert "Nobody can answer right now." in answer.text
+    assert "secret" not in answer.text

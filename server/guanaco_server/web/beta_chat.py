@@ -44,13 +44,19 @@ from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.chat.gateway.replies import ReplyEvents, ReplyService
 from guanaco_server.chat.gateway.stopping import Stop
 from guanaco_server.database.database import Database
-from guanaco_server.duels.battling import BattleService
+from guanaco_server.duels.battling import BattleEvents, BattleService
 from guanaco_server.duels.service import DuelService
 from guanaco_server.feedback.erasure import ErasedUser, ErasureService
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.web import queries
-from guanaco_server.web.ongoing import FollowedEvents, OngoingReplies, OngoingReply, Said
+from guanaco_server.web.ongoing import (
+    FollowedEvents,
+    OngoingBattle,
+    OngoingReplies,
+    OngoingReply,
+    Said,
+)
 from guanaco_server.web.tables import VisitorChatRow, VisitorRow
 from guanaco_server.web.viewer import hash_of, new_cookie
 
@@ -221,14 +227,14 @@ class BetaChat:
         is_open = newest is not None and newest.outcome is None
         return newest if is_open and newest and newest.message_id == shown[-1].id else None
 
-    async def battle(self, visitor: Visitor, conversation_id: str, request: BattleRequest) -> None:
+    async def battle(
+        self, visitor: Visitor, conversation_id: str, request: BattleRequest
+    ) -> OngoingBattle:
         """Have two models answer the message, side by side; where only one can, it is an ordinary reply."""
         await self._require_own(visitor, conversation_id)
         with _blind():
             events = await self._battles.battle(await self._account(), conversation_id, request)
-            async with aclosing(events):
-                async for _ in events:
-                    pass
+        return self._ongoing.begin_battle(_blinded_battle(events))
 
     async def vote(
         self, visitor: Visitor, conversation_id: str, battle_id: str, request: DuelVoteRequest
@@ -382,6 +388,13 @@ def _swipes(messages: Sequence[Message]) -> list[Message]:
 
 
 async def _blinded(events: ReplyEvents) -> ReplyEvents:
+    with _blind():
+        async with aclosing(events):
+            async for event in events:
+                yield event
+
+
+async def _blinded_battle(events: BattleEvents) -> BattleEvents:
     with _blind():
         async with aclosing(events):
             async for event in events:

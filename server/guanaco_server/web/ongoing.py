@@ -26,6 +26,7 @@ from guanaco.errors import GuanacoError, Unavailable
 from guanaco_server.chat.gateway.replies import ReplyEvents
 from guanaco_server.chat.gateway.stopping import Stop
 from guanaco_server.database.database import Database
+from guanaco_server.duels.battling import BattleEvents, SidePieces
 from guanaco_server.http.errors import internal_fault
 from guanaco_server.web import queries
 
@@ -114,6 +115,36 @@ class OngoingReply:
         changed.set()
 
 
+class OngoingBattle:
+    """Two replies that are being written side by side; who follows them reads them once, from the beginning."""
+
+    def __init__(self) -> None:
+        self._told: asyncio.Queue[SidePieces | GuanacoError | None] = asyncio.Queue()
+
+    def add(self, what: SidePieces | GuanacoError | None) -> None:
+        """Tell pieces, the error that ended it, or None at its end."""
+        self._told.put_nowait(what)
+
+    async def follow(self) -> AsyncGenerator[SidePieces | None, None]:
+        """Yield pieces of both sides, and None while nothing comes for a while.
+
+        Raises:
+            GuanacoError: It failed.
+        """
+        while True:
+            try:
+                async with asyncio.timeout(HEARTBEAT_S):
+                    told = await self._told.get()
+            except TimeoutError:
+                yield None
+                continue
+            if isinstance(told, GuanacoError):
+                raise told
+            if told is None:
+                return
+            yield told
+
+
 class OngoingReplies:
     """The replies that this process is writing for the chat page, by conversation."""
 
@@ -133,6 +164,27 @@ class OngoingReplies:
         if self._looking is None or self._looking.done():
             self._looking = self._start(self._look())
         return reply
+
+    def begin_battle(self, events: BattleEvents) -> OngoingBattle:
+        """Carry a battle to its end in a task of its own."""
+        battle = OngoingBattle()
+        self._start(self._carry(battle, events))
+        return battle
+
+    async def _carry(self, battle: OngoingBattle, events: BattleEvents) -> None:
+        end: GuanacoError | None = Unavailable("The server stops.", hint="Try again in a minute.")
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    if isinstance(event, SidePieces):
+                        battle.add(event)
+            end = None
+        except GuanacoError as error:
+            end = error
+        except Exception as error:  # noqa: BLE001 - whoever follows is told
+            end = internal_fault("a battle on the chat page", error)
+        finally:
+            battle.add(end)
 
     def stop(self, conversation_id: str, turn: str) -> bool:
         """Stop the reply of this turn. False where this process does not write it."""

@@ -17,7 +17,7 @@ from guanaco_server.http.errors import internal_fault
 from guanaco_server.http.routes import Routes
 from guanaco_server.http.sse import HEARTBEAT, encode_event, event_stream
 from guanaco_server.web.guards import Guest
-from guanaco_server.web.ongoing import FollowedEvents, Said
+from guanaco_server.web.ongoing import FollowedEvents, OngoingBattle, Said
 from guanaco_server.web.page_route import EVENT_STREAM
 from guanaco_server.web.rendering import see_other
 from guanaco_server.web.room import WebRoom
@@ -116,10 +116,14 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
         return await _answer(request, conversation_id, reply.follow())
 
     @routes.post("/chat/{conversation_id}/battle")
-    async def battle(conversation_id: str, guest: Guest = guest_of) -> Response:
+    async def battle(request: Request, conversation_id: str, guest: Guest = guest_of) -> Response:
         visitor = guest.require_visitor()
-        message = _message(guest.fields.get("content", ""))
-        await web.chat.battle(visitor, conversation_id, BattleRequest(content=message.content))
+        content = _message(guest.fields.get("content", "")).content
+        begun = await web.chat.battle(visitor, conversation_id, BattleRequest(content=content))
+        if EVENT_STREAM in request.headers.get("accept", ""):
+            return event_stream(_sides(begun))
+        async for _ in begun.follow():
+            pass
         return see_other(f"/chat/{conversation_id}#last")
 
     @routes.post("/chat/{conversation_id}/vote")
@@ -198,6 +202,20 @@ async def _encoded(events: FollowedEvents) -> AsyncIterator[bytes]:
         yield encode_event("error", {"detail": fault.detail, "hint": None})
     finally:
         await events.aclose()
+
+
+async def _sides(battle: OngoingBattle) -> AsyncIterator[bytes]:
+    """Encode the texts of both sides as they come; then the page reads what is recorded."""
+    try:
+        async for pieces in battle.follow():
+            if pieces is None:
+                yield HEARTBEAT
+                continue
+            for text in pieces.texts:
+                yield encode_event("token", {"side": pieces.side, "text": text})
+        yield encode_event("done", {"text": ""})
+    except GuanacoError as error:
+        yield encode_event("error", {"detail": error.detail, "hint": error.hint})
 
 
 def _turn(guest: Guest) -> str:

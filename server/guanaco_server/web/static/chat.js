@@ -92,22 +92,49 @@ function askBeforeLeaving() {
   return true;
 }
 
-// Two models answer; the page then shows both replies, and asks which one is better.
+// Two models answer, side by side; then the page asks which reply is better.
 async function sayToTwo(compose, button) {
   const content = byId("content");
   const text = content.value.trim();
   if (!text) return;
   const asked = add("user", "You", text);
-  const bubble = add("bot", byId("messages").dataset.bot, "");
-  bubble.classList.add("writing");
+  const shown = add("bot", `${byId("messages").dataset.bot}: two answers`, "");
+  shown.classList.add("battle", "writing");
+  const sides = document.createElement("div");
+  sides.className = "sides";
+  const said = shown.querySelector(".said");
+  sides.append(said, said.cloneNode());
+  shown.append(sides);
   content.value = "";
   follows = true;
-  const form = { action: button.formAction, elements: compose.elements };
-  const forget = () => [asked, bubble].forEach((one) => one.remove());
-  if (await post(form, { content: text }, forget)) {
-    byId("rating").hidden = false;
-    byId("messages").lastElementChild.querySelector(".which button")?.focus();
-  } else content.value ||= text;
+  setBusy(true);
+  complain("");
+  const texts = { a: "", b: "" };
+  const show = {
+    token: (data) => {
+      texts[data.side] += data.text;
+      showMarkdown(sides.children[data.side === "a" ? 0 : 1], texts[data.side]);
+      if (follows) toNewest();
+    },
+  };
+  const body = new URLSearchParams({ content: text, form_token: compose.elements.form_token.value });
+  let problem = "";
+  try {
+    await stream(button.formAction, { method: "POST", body }, show);
+  } catch (error) {
+    if (error instanceof Refused) content.value ||= text;
+    problem = error.message || "The connection broke. Load the page again to see whether the answers have come.";
+  }
+  for (const one of [asked, shown]) one.remove();
+  try {
+    showRecorded(await (await fetch(location.pathname)).text());
+  } catch {
+    problem ||= "The connection broke. Load the page again.";
+  }
+  setBusy(false);
+  complain(problem);
+  if (!problem) byId("rating").hidden = false;
+  byId("messages").lastElementChild?.querySelector(".which button")?.focus();
 }
 
 async function vote(form, button) {
@@ -161,18 +188,15 @@ async function judge(form, button) {
 }
 
 // Sends a form and shows the page that answers it. False where it was refused.
-async function post(form, fields, before = () => {}) {
+async function post(form, fields) {
   setBusy(true);
   let why = "";
   try {
     const body = new URLSearchParams({ ...fields, form_token: form.elements.form_token.value });
     const answer = await fetch(form.action, { method: "POST", body, headers: { Accept: "text/html, application/json;q=0.9" } });
-    const page = await answer.text();
-    before();
-    if (answer.ok) showRecorded(page);
+    if (answer.ok) showRecorded(await answer.text());
     else why = `That did not work (status ${answer.status}). Load the page again.`;
   } catch {
-    before();
     why = "The connection broke. Try again.";
   }
   setBusy(false);
