@@ -22,6 +22,8 @@ PUBLIC_PAGES = (
     "/",
     "/?sort=votes&q=llama",
     "/?competition=spring",
+    "/?sort=ratio&order=reverse&size=8",
+    f"/compare?with={LLAMA_BARD.rpartition('/')[2]}&with=ada-alpaca-storyteller-8b_v1",
     "/signin",
     LLAMA_BARD,
     "/chat",
