@@ -14,9 +14,9 @@ from guanaco.submissions import Outcome, RedeployRequest, Stage
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.formats.manifest import AdapterPart, Manifest
+from guanaco_server.leaderboard.tables import ScoreRow
 from guanaco_server.statistics.votes import VoteCount
 from guanaco_server.submissions.pipeline.runner import Step
-from guanaco_server.submissions.rollouts.promotions import PromotionLoop
 from tests.fixtures.pipeline import ID, RUN, tiny_files
 from tests.fixtures.pipeline import KEY as ADAPTER
 from tests.fixtures.rolling import KEY as BESIDE
@@ -34,6 +34,7 @@ class PromotingWorld(RollingWorld):
         "stress_requests": 2,
         "stress_duration_s": 0.05,
         "stress_rate": 200,
+        "lora_promote_after": 100,
     }
 
     async def make_artifacts(self, folder: Path) -> None:
@@ -145,19 +146,16 @@ async def test_only_an_adapter_that_is_served_unmerged_is_promoted(
     assert "is not served, so there is nothing to promote" in answer.json()["detail"]
 
 
-def loop_of(world: PromotingWorld, votes: dict[str, VoteCount], after: int = 100) -> PromotionLoop:
-    async def list_votes() -> dict[str, dict[str, VoteCount]]:
-        return {OPEN: votes}
-
-    return PromotionLoop(
-        world.database,
-        world.clock,
-        world.platform.rooms.accounts.accounts,
-        world.submissions.rollouts,
-        after=after,
-        is_leader=lambda: True,
-        list_votes=list_votes,
-    )
+async def promoted(world: PromotingWorld, votes: dict[str, VoteCount]) -> str | None:
+    """Let the world's own loop look at a board with these votes."""
+    async with world.database.write() as session:
+        for name, given in votes.items():
+            row = ScoreRow(
+                competition=OPEN, submission_id=name, tally="{}", up=given.up, down=given.down
+            )
+            row.version = 1
+            session.add(row)
+    return await world.platform.rooms.promotions.step()
 
 
 GOOD, OTHERS = VoteCount(180, 20), {"x_v1": VoteCount(60, 40), "y_v1": VoteCount(50, 50)}
@@ -176,26 +174,18 @@ GOOD, OTHERS = VoteCount(180, 20), {"x_v1": VoteCount(60, 40), "y_v1": VoteCount
 async def test_an_adapter_with_few_or_mixed_votes_is_not_promoted(
     world: PromotingWorld, votes: dict[str, VoteCount]
 ) -> None:
-    assert await loop_of(world, votes).step() is None
+    assert await promoted(world, votes) is None
     row = await world.submissions.require_visible(world.developer, ID)
     assert not row.is_promoted
 
 
 async def test_an_adapter_that_does_well_is_promoted_once(world: PromotingWorld) -> None:
-    loop = loop_of(world, {ID: GOOD, **OTHERS})
-    assert await loop.step() == ID
+    assert await promoted(world, {ID: GOOD, **OTHERS}) == ID
     found = await world.submissions.require_visible(world.developer, ID)
     assert found.is_promoted
     assert found.rollout is not None
-    assert await loop.step() is None
+    assert await world.platform.rooms.promotions.step() is None
     answer = await (await world.http(Role.DEVELOPER, world.developer.name)).get(
         f"/submissions/{ID}/events?follow=false"
     )
     assert "Promoted after 200 votes, 180 of them thumbs up" in answer.text
-
-
-async def test_no_loop_runs_unless_a_number_of_votes_is_set(world: PromotingWorld) -> None:
-    loop = loop_of(world, {ID: GOOD, **OTHERS}, after=0)
-    await loop.start()
-    await loop.stop()
-    assert world.platform.rooms.promotions is not loop
