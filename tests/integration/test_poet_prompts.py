@@ -197,6 +197,10 @@ async def test_nobodys_words_become_yaml_or_jinja(
         ({"template": "- {name: x, content: [a, b]}"}, "is no text"),
         ({"template": "- {name: x, content: '{{ ''.__class__ }}'}"}, ""),
         ({"template": "x", "functions": {"not a name": 1}}, "function"),
+        (
+            {"template": "{% include 'a' %}" * 3_000, "sections": {"a": "x" * 60_000}},
+            "more than 64 sections",
+        ),
         ({"template": "x" * 70_000}, "characters"),
     ],
 )  # fmt: skip

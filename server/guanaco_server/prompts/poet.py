@@ -130,14 +130,14 @@ def _included(template: str, sections: dict[str, str]) -> str:
     def section(match: re.Match[str]) -> str:
         nonlocal left
         left -= 1
+        if left < 0:  # at once: a pass could write gigabytes
+            raise PromptFailed(WHAT, f"it includes more than {MAX_INCLUDES} sections")
         if match[2] not in sections:
             raise PromptFailed(WHAT, f"it includes {match[2]!r}, which is none of its sections")
         return sections[match[2]]
 
     while INCLUDE.search(template):
         template = INCLUDE.sub(section, template)
-        if left <= 0:
-            raise PromptFailed(WHAT, f"it includes more than {MAX_INCLUDES} sections")
     return template
 
 
