@@ -36,6 +36,26 @@ def headline(verdict: LeaderboardVerdict) -> str:
     return said
 
 
+def pair_headline(verdict: LeaderboardVerdict) -> str:
+    """Say in a sentence what is known of two submissions that were compared alone.
+
+    Args:
+        verdict: A verdict with one pair.
+
+    Returns:
+        The sentence.
+    """
+    pair, leader = verdict.pairs[0], verdict.leader
+    if pair.state == "better":
+        return f"Settled: {leader} is better than {pair.submission_id}."
+    if pair.state == "within":
+        return (
+            f"Settled: {leader} is at most {margin_words(verdict)} worse than {pair.submission_id}."
+        )
+    more = f" Needed: {about(pair.votes)}." if pair.votes is not None else ""
+    return f"Not settled: {leader} leads, but {pair.submission_id} may be more than {margin_words(verdict)} better.{more}"
+
+
 def pair_words(pair: VerdictPair, verdict: LeaderboardVerdict) -> str:
     """Say what is known of the leader beside one other submission.
 

@@ -167,7 +167,9 @@ async def test_two_are_compared_side_by_side(world: Board) -> None:
     anyone = world.http_with({})
     page = await anyone.get(f"http://test/compare?with={BAD}&with={GOOD}")
     assert page.status_code == 200, page.text
-    assert f"Settled: {GOOD} is the best." in page.text
+    assert f"Settled: {GOOD} is better than {BAD}." in page.text
+    near = await anyone.get(f"http://test/compare?with={NEAR}&with={GOOD}")
+    assert f"Not settled: {GOOD} leads, but {NEAR} may be more than 5 points better." in near.text
     assert page.text.index(f"/submissions/{GOOD}") < page.text.index(f"/submissions/{BAD}")
     silent = await anyone.get(f"http://test/compare?with={SILENT}&with={GOOD}")
     assert "One of them has no score yet" in silent.text

@@ -90,20 +90,19 @@ def cut(
         return prompt
     step = max(1, budget // STEPS)
     surplus = -(-(tokens - budget) // step) * step
-    kept = list(parts)
+    removable = _in_order_of_removal(parts)
+    gone: set[int] = set()
     removed = 0
-    for part in _in_order_of_removal(parts):
-        kept = [one for one in kept if one is not part]
+    for place, part in enumerate(removable, 1):
+        gone.add(id(part))
         removed += count(part.content)
-        if removed < surplus:
+        if removed < surplus and place < len(removable):
             continue
-        prompt = compose(kept)
+        prompt = compose([one for one in parts if id(one) not in gone])
         tokens = whole(prompt)
         if tokens <= budget:
             return prompt
-    prompt = compose(kept)
-    if (tokens := whole(prompt)) <= budget:
-        return prompt
+        surplus = removed + step  # the sum of parts is not exact: one step more
     raise too_long(tokens, budget)
 
 

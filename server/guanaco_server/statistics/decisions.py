@@ -61,14 +61,14 @@ FORETELLING_STEPS = 10
 
 @dataclass(frozen=True)
 class Comparison:
-    """The votes' answer on a leader and another one."""
+    """The votes' answer on a leader and another one: it is better, or at most the margin worse, or neither is shown.
+
+    ``votes`` is about how many more on both show that it is within the margin; None if it is, or if none would.
+    """
 
     is_better: bool
-    """Whether the leader is better."""
     is_within: bool
-    """Whether the leader is at most the margin worse."""
     votes: int | None
-    """About how many more votes on both show that it is within the margin; None if it is, or if none would."""
 
 
 def compare(
@@ -80,14 +80,17 @@ def compare(
     alpha: float = ALPHA,
     foretells: bool = True,
 ) -> Comparison:
-    """Compare a leader with one of ``members`` submissions; with 95 % no leader is ever called so wrongly.
+    """Compare a leader with one of ``members`` submissions.
+
+    With 95 % no leader is ever called so beside the best one wrongly, so what is said of all others together holds. One answer alone is
+    wrong with a chance of ``shared_alpha(members, alpha)`` at most; for all pairs at once nothing is promised.
 
     Args:
         leader: The leader's votes.
         other: The other one's votes.
         margin: By how much the leader may be worse.
         members: How many submissions are compared in all.
-        alpha: The chance of ever calling any leader so wrongly.
+        alpha: The chance of ever calling any leader so wrongly beside the best one.
         foretells: Estimate the votes that are still needed, which takes most of the time.
 
     Returns:

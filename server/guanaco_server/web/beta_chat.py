@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -41,10 +42,10 @@ from guanaco.feedback import ErasureRequest, FeedbackRequest
 from guanaco_server.accounts.service import Account, AccountService
 from guanaco_server.chat.conversations.editing import ConversationEditor
 from guanaco_server.chat.conversations.service import ConversationService
-from guanaco_server.chat.gateway.replies import ReplyEvents, ReplyService
+from guanaco_server.chat.gateway.replies import ReplyService
 from guanaco_server.chat.gateway.stopping import Stop
 from guanaco_server.database.database import Database
-from guanaco_server.duels.battling import BattleEvents, BattleService
+from guanaco_server.duels.battling import BattleService
 from guanaco_server.duels.service import DuelService
 from guanaco_server.feedback.erasure import ErasedUser, ErasureService
 from guanaco_server.feedback.service import FeedbackService
@@ -59,6 +60,8 @@ from guanaco_server.web.ongoing import (
 )
 from guanaco_server.web.tables import VisitorChatRow, VisitorRow
 from guanaco_server.web.viewer import hash_of, new_cookie
+
+T = TypeVar("T")
 
 ACCOUNT = "web-chat"
 USER_PREFIX = "web-"
@@ -234,7 +237,7 @@ class BetaChat:
         await self._require_own(visitor, conversation_id)
         with _blind():
             events = await self._battles.battle(await self._account(), conversation_id, request)
-        return self._ongoing.begin_battle(_blinded_battle(events))
+        return self._ongoing.begin_battle(_blinded(events))
 
     async def vote(
         self, visitor: Visitor, conversation_id: str, battle_id: str, request: DuelVoteRequest
@@ -387,14 +390,7 @@ def _swipes(messages: Sequence[Message]) -> list[Message]:
     return replies
 
 
-async def _blinded(events: ReplyEvents) -> ReplyEvents:
-    with _blind():
-        async with aclosing(events):
-            async for event in events:
-                yield event
-
-
-async def _blinded_battle(events: BattleEvents) -> BattleEvents:
+async def _blinded(events: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
     with _blind():
         async with aclosing(events):
             async for event in events:

@@ -13,7 +13,7 @@ from guanaco.competitions import OPEN
 from guanaco.errors import InvalidInput, NewerVersionNeeded
 from guanaco.feedback_csv import plain_cell
 from guanaco.leaderboard import Leaderboard, LeaderboardVerdict
-from guanaco.verdicts import chance_words, headline, pair_words
+from guanaco.verdicts import chance_words, headline, pair_headline, pair_words
 from guanaco_server.http.routes import Routes
 from guanaco_server.web import trends
 from guanaco_server.web.boards import BoardFilter, Sort, page_of, shared_ranks
@@ -119,7 +119,7 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
             shared=shared_ranks(board),
             scale=scale_of(board),
             tiles=[tiles_of(row) for row in rows],
-            verdict=headline(verdict) if verdict else None,
+            verdict=pair_headline(verdict) if verdict else None,
         )
 
 
