@@ -41,6 +41,8 @@ DEVELOPER_PAGES = (
     "/submissions/ada-broken_v1",
     f"{LLAMA_BARD}/teardown",
     f"{LLAMA_BARD}/canary",
+    f"{LLAMA_BARD}/log",
+    f"{LLAMA_BARD}/log?level=warning",
     f"{LLAMA_BARD}/feedback",
     f"{LLAMA_BARD}/feedback?rating=down&text=nothing-like-it",
 )
@@ -174,6 +176,7 @@ class Visitors:
         scheme: Literal["light", "dark"] = "light",
         size: tuple[int, int] = DESK,
         scripts: bool = True,
+        zone: str = "UTC",
     ) -> Visit:
         """Somebody whom the server does not know."""
         context = await self._browser.new_context(
@@ -181,6 +184,7 @@ class Visitors:
             color_scheme=scheme,
             reduced_motion="reduce",
             java_script_enabled=scripts,
+            timezone_id=zone,
         )
         self._contexts.append(context)
         visit = Visit(self.url, await context.new_page())
@@ -209,8 +213,9 @@ class Site(Visitors):
         scheme: Literal["light", "dark"] = "light",
         size: tuple[int, int] = DESK,
         scripts: bool = True,
+        zone: str = "UTC",
     ) -> Visit:
-        visit = await self.come(scheme=scheme, size=size, scripts=scripts)
+        visit = await self.come(scheme=scheme, size=size, scripts=scripts, zone=zone)
         if role is not None:
             await self.sign_in(visit, await self.world.key(role, name))
         return visit

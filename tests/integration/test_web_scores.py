@@ -113,7 +113,9 @@ def test_an_interval_ends_where_values_do() -> None:
             "writing_speed": Estimate(value=4.0, low=2.0, high=None, n=5),
         }
     )
-    said = [tile.certainty.replace("\u202f", " ") for tile in tiles_of(known) if tile.value]
+    said = [
+        tile.certainty.replace("\u202f", " ") for tile in tiles_of(known, METRICS) if tile.value
+    ]
     assert said == [
         "0.0 to 5.5, from 2 conversations",
         "70.0 % to 100.0 %, from 3 conversations",

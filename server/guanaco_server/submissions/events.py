@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.errors import SubmissionNotFound
-from guanaco.submissions import Status, SubmissionEvent
+from guanaco.submissions import Level, Status, SubmissionEvent
 from guanaco_server.database.database import Database
 from guanaco_server.http.sse import HEARTBEAT, encode_event
 from guanaco_server.submissions import queries
@@ -34,6 +34,31 @@ class EventHead:
     submission_id: str
     account_id: str
     event_count: int
+
+
+@dataclass(frozen=True)
+class LogFilter:
+    """``before`` is the number that events must be under; ``level`` the least that they must have."""
+
+    level: Level | None = None
+    text: str = ""
+    before: int | None = None
+
+    @property
+    def hidden_levels(self) -> list[Level]:
+        """A level of a newer version is never hidden."""
+        known = list(Level)
+        return known[: known.index(self.level)] if self.level in known else []
+
+    def lets_through(self, event: SubmissionEvent) -> bool:
+        words = f"{event.stage or ''}\n{event.message}".lower()
+        return event.level not in self.hidden_levels and self.text.lower() in words
+
+
+@dataclass(frozen=True)
+class LogPage:
+    events: list[SubmissionEvent]
+    has_earlier: bool
 
 
 class EventFeed:
@@ -66,11 +91,19 @@ class EventFeed:
         async with self._database.read() as session:
             return [_event(row) for row in await queries.status_events(session, submission_id)]
 
-    async def recent(self, submission_id: str, limit: int) -> list[SubmissionEvent]:
-        """List the last ``limit`` events, oldest first."""
+    async def page(self, submission_id: str, wanted: LogFilter, limit: int) -> LogPage:
+        """Read the last ``limit`` events that fit, oldest first."""
         async with self._database.read() as session:
-            rows = await queries.last_events(session, submission_id, limit)
-        return [_event(row) for row in reversed(rows)]
+            rows = await queries.last_events(
+                session,
+                submission_id,
+                limit + 1,
+                wanted.before,
+                wanted.hidden_levels,
+                wanted.text,
+            )
+        events = [_event(row) for row in reversed(rows[:limit])]
+        return LogPage(events, has_earlier=len(rows) > limit)
 
     async def _load(self, submission_id: str, after: int) -> tuple[list[SubmissionEvent], bool]:
         async with self._database.read() as session:

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Row, and_, delete, exists, func, not_, or_, select, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    String,
+    and_,
+    cast,
+    delete,
+    exists,
+    func,
+    not_,
+    or_,
+    select,
+    tuple_,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -13,6 +26,7 @@ from guanaco.aliases import AliasName
 from guanaco.submissions import (
     EventKind,
     GenerationParams,
+    Level,
     RolloutPhase,
     Stage,
     Status,
@@ -533,11 +547,26 @@ async def has_been(session: AsyncSession, submission_id: str, status: Status) ->
 
 
 async def last_events(
-    session: AsyncSession, submission_id: str, limit: int
+    session: AsyncSession,
+    submission_id: str,
+    limit: int,
+    before: int | None = None,
+    hidden_levels: Sequence[Level] = (),
+    text: str = "",
 ) -> Sequence[SubmissionEventRow]:
-    """Newest first."""
-    statement = select(SubmissionEventRow).where(SubmissionEventRow.submission_id == submission_id)
-    ordered = statement.order_by(SubmissionEventRow.seq.desc()).limit(limit)
+    """Newest first; ``text`` stands in the message or names the stage, in either case of letters."""
+    row = SubmissionEventRow
+    statement = select(row).where(row.submission_id == submission_id)
+    if before is not None:
+        statement = statement.where(row.seq < before)
+    if hidden_levels:
+        statement = statement.where(row.level.not_in(hidden_levels))
+    if text:
+        is_found = row.message.icontains(text, autoescape=True)
+        statement = statement.where(
+            or_(is_found, cast(row.stage, String).icontains(text, autoescape=True))
+        )
+    ordered = statement.order_by(row.seq.desc()).limit(limit)
     return (await session.scalars(ordered)).all()
 
 

@@ -6,6 +6,7 @@ attributes, and colours are classes.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from datetime import datetime
 
 from guanaco.submissions import HistogramBin, Percentiles
 from guanaco_server.leaderboard.ranking.history import PastScore
+from guanaco_server.web.words import moment
 
 SPARK_W, SPARK_H = 120, 28
 TREND_W, TREND_H = 400, 150
@@ -46,6 +48,18 @@ class Tick:
 
 
 @dataclass(frozen=True)
+class Point:
+    """One point of a line, and from ``left`` on, ``width`` wide, where the pointer means it."""
+
+    x: float
+    y: float
+    left: float
+    width: float
+    label: str
+    at: datetime
+
+
+@dataclass(frozen=True)
 class Trend:
     """A line over time, with a band around it where there is one."""
 
@@ -59,6 +73,7 @@ class Trend:
     x_ticks: Sequence[Tick]
     end_x: float
     end_y: float
+    points: Sequence[Point]
 
 
 @dataclass(frozen=True)
@@ -155,7 +170,37 @@ def trend(
         x_ticks=_time_ticks(found[0][0].at, found[-1][0].at, x),
         end_x=places[-1][0],
         end_y=places[-1][1],
+        points=_points(
+            places,
+            [reading(*item, label) for item in zip(found, edges, strict=True)],
+            [point.at for point, _ in found],
+        ),
     )
+
+
+def reading(
+    found: tuple[PastScore, float],
+    edges: tuple[float | None, float | None],
+    label: Callable[[float], str],
+) -> str:
+    """``3 Mar 2026, 09:00 UTC: 81 %, 77 % to 85 %``."""
+    (point, at), (low, high) = found, edges
+    certainty = f", {label(low)} to {label(high)}" if low is not None and high is not None else ""
+    return f"{moment(point.at)}: {label(at)}{certainty}"
+
+
+def _points(
+    places: Sequence[tuple[float, float]], labels: Sequence[str], times: Sequence[datetime]
+) -> list[Point]:
+    """Each point has the strip that ends half way to its neighbours; of points at one place the last."""
+    told = zip(places, labels, times, strict=True)
+    kept = {x: (y, label, at) for (x, y), label, at in told}
+    middles = [(one + other) / 2 for one, other in itertools.pairwise(kept)]
+    strips = itertools.pairwise([places[0][0], *middles, places[-1][0]])
+    return [
+        Point(x, y, round(left, 1), round(right - left, 1), label, at)
+        for (x, (y, label, at)), (left, right) in zip(kept.items(), strips, strict=True)
+    ]
 
 
 def histogram(bins: Sequence[HistogramBin], percentiles: Percentiles | None) -> Bars | None:
@@ -181,7 +226,7 @@ def histogram(bins: Sequence[HistogramBin], percentiles: Percentiles | None) -> 
             y(item.count),
             round(max(1.0, x(item.upper_ms) - x(item.upper_ms - width_ms) - 2), 1),
             round(BARS_H - BOTTOM - y(item.count), 1),
-            f"{item.upper_ms - width_ms:g} to {item.upper_ms:g} ms: {item.count}",
+            f"{item.upper_ms - width_ms:g} to {item.upper_ms:g} ms: {item.count} request{'' if item.count == 1 else 's'}",
         )
         for item in bins[1:]
         if item.count

@@ -21,13 +21,14 @@ NEWER_STAGE = "A stage of a newer version of Guanaco"
 
 @dataclass(frozen=True)
 class StageView:
-    """``state`` is done, failed, cancelled, running or waiting."""
+    """``state`` is done, failed, cancelled, running or waiting; ``since`` is when it began, while it runs."""
 
     name: str
     sentence: str
     state: str
     attempts: int
     took_s: float | None
+    since: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -130,5 +131,6 @@ def timeline(submission: Submission, now: datetime) -> Sequence[StageView]:
         took_s = run.duration_s
         if is_running:
             took_s = max(0.0, (now - run.started_at).total_seconds())
-        views.append(StageView(stage.value, sentence, state, run.attempts, took_s))
+        since = run.started_at if is_running else None
+        views.append(StageView(stage.value, sentence, state, run.attempts, took_s, since))
     return views

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from guanaco.estimates import Estimate
@@ -45,8 +45,8 @@ class Tile:
     certainty: str
 
 
-def tiles_of(metrics: SubmissionMetrics) -> list[Tile]:
-    return [_tile(metric, metric.read(metrics)) for metric in METRICS]
+def tiles_of(figures: SubmissionMetrics, metrics: Sequence[Metric]) -> list[Tile]:
+    return [_tile(metric, metric.read(figures)) for metric in metrics]
 
 
 def _tile(metric: Metric, found: Estimate | None) -> Tile:
@@ -203,3 +203,4 @@ METRICS = (
         lambda figures: figures.reply_ms_p95,
     ),
 )
+LEAD_METRICS, OTHER_METRICS = METRICS[:1], METRICS[1:]

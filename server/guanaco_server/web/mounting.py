@@ -21,6 +21,7 @@ from guanaco_server.web.pages import (
     reliability,
     session,
     static,
+    submission_log,
     submissions,
     submitting,
     votes,
@@ -37,6 +38,7 @@ def include_web(app: FastAPI, web: WebRoom) -> None:
         session,
         submitting,  # before submissions: /submissions/new is no submission
         submissions,
+        submission_log,
         feedback,
         lifecycle,
         chat,

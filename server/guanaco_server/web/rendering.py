@@ -6,6 +6,8 @@ Content-Security-Policy would not run it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +47,10 @@ FILTERS = (
     words.milliseconds,
     words.seconds,
     words.decimal,
-    words.moment,
-    words.day,
-    words.clock,
+    words.headline,
     words.prose,
 )
+TIMES = (words.moment, words.day, words.clock)
 
 
 class Pages:
@@ -66,7 +67,10 @@ class Pages:
             lstrip_blocks=True,
         )
         self._environment.filters.update({fn.__name__: fn for fn in FILTERS})
-        self._environment.filters["ago"] = lambda at: words.ago(at, clock.now())
+        self._environment.filters.update({fn.__name__: _time_filter(fn) for fn in TIMES})
+        self._environment.filters["ago"] = _time_filter(
+            lambda at: words.ago(at, clock.now()), "ago"
+        )
         self._environment.globals["asset"] = assets.url
         for name in self._environment.list_templates():
             self._environment.get_template(name)  # compiled now, not while the first visitor waits
@@ -89,6 +93,21 @@ class Pages:
         """Render an error as a page: its sentence, and what to do next."""
         status = status_of(error)
         return self.show(request, "error.html", status=status, error=error, code=status)
+
+
+def _time_filter(
+    say: Callable[[datetime], str] | Callable[[datetime | None], str], kind: str | None = None
+) -> Callable[[datetime | None], Markup]:
+    """Make a filter that says a time in UTC, as an element that times.js says in the reader's own zone."""
+    name = kind or say.__name__
+
+    def show(at: datetime | None) -> Markup:
+        if at is None:
+            return Markup(say(at))  # type: ignore[arg-type]  # noqa: S704 - a word of ours
+        element = Markup('<time datetime="{}" data-as="{}">{}</time>')
+        return element.format(at.isoformat(), name, say(at))
+
+    return show
 
 
 def see_other(path: str) -> Response:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -89,6 +89,19 @@ async def past_of(
     return thinned([*found, PastScore.now(row, board.at)])
 
 
+@dataclass(frozen=True)
+class Line:
+    """One figure over time: drawn, or told as a sentence while it has a single point."""
+
+    name: str
+    drawing: charts.Trend | None
+    sentence: str = ""
+
+    @property
+    def title(self) -> str:
+        return self.name[0].upper() + self.name[1:]
+
+
 def score_trend(points: Sequence[PastScore], scale: Scale) -> charts.Trend | None:
     return charts.trend(
         points,
@@ -100,28 +113,45 @@ def score_trend(points: Sequence[PastScore], scale: Scale) -> charts.Trend | Non
     )
 
 
-def trends_of(points: Sequence[PastScore], scale: Scale) -> list[tuple[str, charts.Trend]]:
-    """The score's and each metric's, of those that have a line yet."""
-    lines = [(metric.title, _metric_trend(points, metric)) for metric in METRICS]
+def trends_of(points: Sequence[PastScore], scale: Scale) -> list[Line]:
+    """Return the score's line and each metric's, of those that have a value; the score or the votes come first."""
+    lines = [_metric_line(points, metric) for metric in METRICS]
     count = charts.trend(
         points, lambda point: point.metrics.conversation_count, None, "{:,.0f}".format
     )
-    lines.insert(1, ("conversations", count))
+    lines.insert(1, Line("conversations", count))
     if not scale.is_votes:
-        lines.insert(0, ("score, with its 95 % interval", score_trend(points, scale)))
-    return [(name[0].upper() + name[1:], line) for name, line in lines if line is not None]
+        name = "score, with its 95 % interval"
+        now = _sentence(points, lambda point: point.score, scale.show)
+        lines.insert(0, Line(name, score_trend(points, scale), now))
+    return [line for line in lines if line.drawing or line.sentence]
 
 
-def _metric_trend(points: Sequence[PastScore], metric: Metric) -> charts.Trend | None:
+def _metric_line(points: Sequence[PastScore], metric: Metric) -> Line:
     band = metric.band
-    return charts.trend(
+
+    def value(point: PastScore) -> float | None:
+        return metric.past(point.metrics)
+
+    drawing = charts.trend(
         points,
-        lambda point: metric.past(point.metrics),
+        value,
         (lambda point: band(point.metrics)) if band else None,
         metric.show,
         top=1.0 if band else None,
         least=0.1 if metric.is_share else 1.0,
     )
+    return Line(metric.title, drawing, _sentence(points, value, metric.show))
+
+
+def _sentence(
+    points: Sequence[PastScore],
+    value: Callable[[PastScore], float | None],
+    show: Callable[[float], str],
+) -> str:
+    """Say the only value that there is; nothing where there is none or a line."""
+    found = [(point, at) for point in points if (at := value(point)) is not None]
+    return charts.reading(found[0], (None, None), show) if len(found) == 1 else ""
 
 
 def thinned(points: Sequence[PastScore]) -> list[PastScore]:

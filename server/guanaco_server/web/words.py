@@ -77,6 +77,17 @@ def seconds(value: float | None) -> str:
     return f"{minutes // 60}\u202fh {minutes % 60:02}\u202fmin"
 
 
+HEADLINE_CHARS = 240
+
+
+def headline(text: str) -> str:
+    """Return a long message's first line, cut where a word ends."""
+    first = text.strip().partition("\n")[0].strip()
+    if len(first) <= HEADLINE_CHARS:
+        return first
+    return first[:HEADLINE_CHARS].rsplit(" ", 1)[0] + "\u2026"
+
+
 def decimal(value: float | None) -> str:
     return NOTHING if value is None else f"{value:,.1f}"
 

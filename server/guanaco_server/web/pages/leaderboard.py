@@ -17,7 +17,7 @@ from guanaco.verdicts import chance_words, headline, pair_headline, pair_words
 from guanaco_server.http.routes import Routes
 from guanaco_server.web import trends
 from guanaco_server.web.boards import BoardFilter, Sort, page_of, shared_ranks
-from guanaco_server.web.metric_tiles import tiles_of
+from guanaco_server.web.metric_tiles import METRICS, tiles_of
 from guanaco_server.web.rendering import SECURITY_HEADERS
 from guanaco_server.web.room import WebRoom
 from guanaco_server.web.trends import scale_of
@@ -118,7 +118,7 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
             competition=chosen,
             shared=shared_ranks(board),
             scale=scale_of(board),
-            tiles=[tiles_of(row) for row in rows],
+            tiles=[tiles_of(row, METRICS) for row in rows],
             verdict=pair_headline(verdict) if verdict else None,
         )
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Annotated, Literal
 
-from fastapi import Header, Query, Request
+from fastapi import Query, Request
 from fastapi.responses import Response
 
 from guanaco.accounts import Role
@@ -14,24 +13,22 @@ from guanaco.errors import CardNotFound, ReportNotFound, SubmissionNotFound
 from guanaco.submissions import Status, StressReport, Submission
 from guanaco_server.artifacts.checking.model_card import StoredCard
 from guanaco_server.http.routes import Routes
-from guanaco_server.http.sse import encode_event, event_stream
-from guanaco_server.submissions.events import encoded
+from guanaco_server.submissions.events import LogFilter
 from guanaco_server.submissions.service import SubmissionFilter
 from guanaco_server.web import charts, lifecycle_view, trends
 from guanaco_server.web.boards import shared_ranks
 from guanaco_server.web.guards import Member
-from guanaco_server.web.metric_tiles import tiles_of
+from guanaco_server.web.metric_tiles import LEAD_METRICS, OTHER_METRICS, tiles_of
 from guanaco_server.web.model_card import card_html
 from guanaco_server.web.neighbours import sentences_of
 from guanaco_server.web.pages.leaderboard import CompetitionId, PageNumber, SearchText
+from guanaco_server.web.pages.submission_log import log_view
 from guanaco_server.web.rendering import see_other
 from guanaco_server.web.room import WebRoom
 from guanaco_server.web.trends import scale_of
 from guanaco_server.web.viewer import Viewer
 
 ROWS = 50
-EVENTS_SHOWN = 100
-MAX_SEQ = 2**31 - 1  # what the database's integer holds
 
 Statuses = Annotated[list[Status | Literal[""]], Query(max_length=len(Status))]
 
@@ -90,17 +87,6 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
         found = await web.submissions.aliases.resolve(viewer.account, alias)
         return see_other(f"/submissions/{found}")
 
-    @routes.get("/submissions/{submission_id}/events")
-    async def follow_events(
-        submission_id: str,
-        after: Annotated[int, Query(ge=0, le=MAX_SEQ)] = 0,
-        last_event_id: Annotated[int, Header(ge=0, le=MAX_SEQ)] = 0,
-        member: Member = developer,
-    ) -> Response:
-        await web.submissions.ensure_visible(member.account, submission_id)
-        events = web.events.follow(submission_id, max(after, last_event_id))
-        return event_stream(_with_end(encoded(events)))
-
 
 async def _public(
     web: WebRoom, request: Request, submission_id: str, competition: Competition
@@ -140,7 +126,8 @@ async def _full(
         competitions=await web.competitions.list_all(),
         shared=shared_ranks(board),
         scale=scale,
-        tiles=tiles_of(row) if row else [],
+        lead_tiles=tiles_of(row, LEAD_METRICS) if row else [],
+        more_tiles=tiles_of(row, OTHER_METRICS) if row else [],
         trends=trends.trends_of(await trends.past_of(web.history, board, row), scale),
         neighbours=await sentences_of(web.stability, competition, row),
         report=report,
@@ -148,7 +135,7 @@ async def _full(
         tpot=charts.histogram(report.tpot_histogram, report.tpot_ms) if report else None,
         card=await _card(web, viewer, submission.id),
         card_html=card_html,
-        events=await web.events.recent(submission.id, EVENTS_SHOWN),
+        log=await log_view(web, submission.id, LogFilter()),
         cost=await web.costs.of_submission(submission.id, submission.developer),
         waits_for=await web.deployments.waits_for(submission.id),
         base_url=str(request.base_url).rstrip("/"),
@@ -169,10 +156,3 @@ async def _report(web: WebRoom, viewer: Viewer, submission_id: str) -> StressRep
         return await web.submissions.stress_report(viewer.account, submission_id)
     except ReportNotFound:
         return None
-
-
-async def _with_end(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """So that a browser does not take the end for a broken connection and ask again."""
-    async for event in events:
-        yield event
-    yield encode_event("end", {})

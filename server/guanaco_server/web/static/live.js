@@ -1,16 +1,64 @@
-// Follows a submission's log, and fetches the page's own parts (``data-part``) anew when its stage changes.
-// Without this script the page is the same, and "refresh" does it.
+// Follows a submission's log, searches it in place, reads earlier lines, and fetches the page's own parts
+// (``data-part``) anew when its stage changes. Without this script links and a form do it.
 
+const RANKS = ["debug", "info", "warning", "error"];
 const log = document.getElementById("log");
+const filter = document.getElementById("log-filter");
+const served = new Map([...document.querySelectorAll("[data-part]")].map((part) => [part.id, part.outerHTML]));
 
 if (log) log.scrollTop = log.scrollHeight;
 if (log && "live" in log.dataset) follow(log);
+
+filter?.addEventListener("submit", (event) => {
+  event.preventDefault();
+  const query = new URLSearchParams([...new FormData(filter)].filter(([, value]) => value));
+  replaceLines(`${filter.getAttribute("action")}?${query}`);
+});
+document.getElementById("log-level")?.addEventListener("change", () => filter.requestSubmit());
+log?.addEventListener("click", (event) => {
+  const link = event.target.closest(".earlier a");
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  prependLines(link);
+});
+
+async function fetched(href) {
+  const answer = await fetch(href, { headers: { Accept: "text/html" } }).catch(() => null);
+  if (!answer?.ok || answer.redirected) return null;
+  return new DOMParser().parseFromString(await answer.text(), "text/html");
+}
+
+async function replaceLines(href) {
+  const page = await fetched(href);
+  if (!page) return location.assign(href);
+  log.replaceChildren(...page.getElementById("log").childNodes);
+  log.scrollTop = log.scrollHeight;
+  document.getElementById("log-file").href = page.getElementById("log-file").getAttribute("href");
+}
+
+async function prependLines(link) {
+  const page = await fetched(link.href);
+  if (!page) return location.assign(link.href);
+  const fromEnd = log.scrollHeight - log.scrollTop;
+  log.setAttribute("aria-live", "off"); // one has asked for them, and reads them oneself
+  link.closest("p").replaceWith(...page.getElementById("log").childNodes);
+  log.scrollTop = log.scrollHeight - fromEnd;
+  log.focus({ preventScroll: true });
+  setTimeout(() => log.removeAttribute("aria-live"), 500);
+}
+
+function isWanted(event) {
+  const [words, level] = [filter?.elements.q.value.trim().toLowerCase(), filter?.elements.level.value];
+  const rank = RANKS.indexOf(event.level);
+  return (rank < 0 || rank >= RANKS.indexOf(level)) && `${event.stage ?? ""}\n${event.message}`.toLowerCase().includes(words ?? "");
+}
 
 function follow(log) {
   const source = new EventSource(`${log.dataset.events}?after=${log.dataset.after}`);
   for (const kind of ["status", "stage", "log"]) {
     source.addEventListener(kind, (message) => {
-      append(log, JSON.parse(message.data));
+      const said = JSON.parse(message.data);
+      if (isWanted(said)) append(log, said);
       if (kind !== "log") refreshSoon();
     });
   }
@@ -29,6 +77,8 @@ function append(log, event) {
   line.className = `${event.level} ${event.kind}`;
   const time = element("time", event.at.slice(11, 19));
   time.dateTime = event.at;
+  time.dataset.as = "clock";
+  log.querySelector(".nothing")?.remove();
   line.append(time, " ");
   if (event.stage) {
     const stage = element("span", event.stage);
@@ -61,11 +111,14 @@ function refreshSoon() {
 }
 
 async function refresh() {
-  const answer = await fetch(location.href, { headers: { Accept: "text/html" } }).catch(() => null);
-  if (!answer?.ok) return;
-  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const fresh = await fetched(location.href);
+  if (!fresh) return;
   for (const old of document.querySelectorAll("[data-part]")) {
     const part = fresh.getElementById(old.id);
-    if (part && !part.isEqualNode(old)) old.replaceWith(part);
+    if (!part || part.outerHTML === served.get(old.id)) continue;
+    served.set(old.id, part.outerHTML);
+    const folds = [...old.querySelectorAll("details")];
+    for (const [place, fold] of part.querySelectorAll("details").entries()) fold.open = folds[place]?.open ?? false;
+    old.replaceWith(part);
   }
 }
