@@ -90,7 +90,7 @@ async def past_of(
 
 
 @dataclass(frozen=True)
-class Line:
+class TrendLine:
     """One figure over time: drawn, or told as a sentence while it has a single point."""
 
     name: str
@@ -113,21 +113,21 @@ def score_trend(points: Sequence[PastScore], scale: Scale) -> charts.Trend | Non
     )
 
 
-def trends_of(points: Sequence[PastScore], scale: Scale) -> list[Line]:
+def trends_of(points: Sequence[PastScore], scale: Scale) -> list[TrendLine]:
     """Return the score's line and each metric's, of those that have a value; the score or the votes come first."""
     lines = [_metric_line(points, metric) for metric in METRICS]
     count = charts.trend(
         points, lambda point: point.metrics.conversation_count, None, "{:,.0f}".format
     )
-    lines.insert(1, Line("conversations", count))
+    lines.insert(1, TrendLine("conversations", count))
     if not scale.is_votes:
         name = "score, with its 95 % interval"
         now = _sentence(points, lambda point: point.score, scale.show)
-        lines.insert(0, Line(name, score_trend(points, scale), now))
+        lines.insert(0, TrendLine(name, score_trend(points, scale), now))
     return [line for line in lines if line.drawing or line.sentence]
 
 
-def _metric_line(points: Sequence[PastScore], metric: Metric) -> Line:
+def _metric_line(points: Sequence[PastScore], metric: Metric) -> TrendLine:
     band = metric.band
 
     def value(point: PastScore) -> float | None:
@@ -141,7 +141,7 @@ def _metric_line(points: Sequence[PastScore], metric: Metric) -> Line:
         top=1.0 if band else None,
         least=0.1 if metric.is_share else 1.0,
     )
-    return Line(metric.title, drawing, _sentence(points, value, metric.show))
+    return TrendLine(metric.title, drawing, _sentence(points, value, metric.show))
 
 
 def _sentence(
