@@ -4,7 +4,8 @@
 
 A made set in the manner of LongMemEval: facts are told at seeded places among small talk, and each is asked for at the end,
 once in the fact's own words and once in others, which no search by words can find. A fact is there where its sentence
-is in the platform's own prompt; a word is a token. Prints a table, then one line of JSON.
+is in the platform's own prompt; a word is a token. Summaries are written by the rule, as they are where no model can be
+asked, in the turns in which the platform would write them. Prints a table, then one line of JSON.
 """
 
 from __future__ import annotations
@@ -25,17 +26,19 @@ sys.path.insert(0, str(ROOT))
 
 from guanaco.chat import Bot, Sender  # noqa: E402
 from guanaco.prompts import PRESETS  # noqa: E402
+from guanaco_server.chat.memory.digest import digest  # noqa: E402
 from guanaco_server.demo.corpus import CORPUS  # noqa: E402
 from guanaco_server.lore.activation import tokens  # noqa: E402
-from guanaco_server.prompts.layouts import Utterance  # noqa: E402
+from guanaco_server.prompts.layouts import Summary, Utterance  # noqa: E402
 from guanaco_server.prompts.recall import WORD, passages, recalled  # noqa: E402
 from guanaco_server.prompts.room import build_prompts  # noqa: E402
 from guanaco_server.prompts.sample import SAMPLE  # noqa: E402
 from guanaco_server.prompts.service import PromptService  # noqa: E402
+from guanaco_server.prompts.summaries import unsummarized  # noqa: E402
 
 BOT = Bot(name="Ada", memory="An owl who keeps a library.")
 LINES = CORPUS.strip().splitlines()
-PROMPT_TOKENS, RECALL_TOKENS, FULL_TOKENS = 1_024, 128, 131_072
+PROMPT_TOKENS, RECALL_TOKENS, SUMMARY_TOKENS, FULL_TOKENS = 1_024, 128, 128, 131_072
 FACTS = (  # the fact, a question in its words, a question in others
     ("My ferret is called Quillon.", "What is my ferret called?", "Who is my pet?"),
     ("I was born in Trieste.", "Where was I born?", "Which town do I come from?"),
@@ -61,15 +64,37 @@ class Figures:
     in_others: float
     ms_p50: float
     ms_max: float
+    writing_ms_p50: float
 
 
 def nothing(turns: Sequence[Utterance], asked: str) -> tuple[int, ...]:
     return ()
 
 
+ROOM = PROMPT_TOKENS - tokens(BOT.memory)
+
+
 def by_bm25(turns: Sequence[Utterance], asked: str) -> tuple[int, ...]:
-    room = PROMPT_TOKENS - tokens(BOT.memory)
-    return recalled(turns, asked, room=room, budget=RECALL_TOKENS)
+    return recalled(turns, asked, room=ROOM, budget=RECALL_TOKENS)
+
+
+def summarized(turns: Sequence[Utterance], took_ms: list[float]) -> list[Utterance]:
+    """Return the turns with the summaries that the platform would have shown, each one exchange after it was due."""
+    said: list[Utterance] = []
+    written: Summary | None = None
+    for turn in turns:
+        if turn.sender is Sender.USER:
+            said.append(turn._replace(summary=written))
+            written = None
+            continue
+        said.append(turn)
+        if due := unsummarized(said, room=ROOM):
+            began = time.perf_counter()
+            before = due.previous.text if due.previous else ""
+            text = digest(before, due.turns, BOT.name, SUMMARY_TOKENS)
+            took_ms.append(1_000 * (time.perf_counter() - began))
+            written = Summary(text, due.until, "rule") if text else None
+    return said
 
 
 def by_keywords(turns: Sequence[Utterance], asked: str) -> tuple[int, ...]:
@@ -88,6 +113,8 @@ CHOICES: dict[str, tuple[Choice, int]] = {
     "truncation": (nothing, PROMPT_TOKENS),
     "keyword search": (by_keywords, PROMPT_TOKENS),
     "recall": (by_bm25, PROMPT_TOKENS),
+    "summary": (nothing, PROMPT_TOKENS),
+    "summary and recall": (by_bm25, PROMPT_TOKENS),
     "full context": (nothing, FULL_TOKENS),
 }
 
@@ -107,11 +134,12 @@ def main() -> None:
     options = parser.parse_args()
     seeds = [int(seed) for seed in options.seeds.split(",")]
     found = asyncio.run(measure(options.turns, seeds))
-    print("| choice | in its words | in other words | added p50 | max |")
-    print("| --- | --- | --- | --- | --- |")
+    print("| choice | in its words | in other words | added p50 | max | in the background |")
+    print("| --- | --- | --- | --- | --- | --- |")
     for one in found:
         shares = f"{one.in_its_words:.0%} | {one.in_others:.0%}"
-        print(f"| {one.choice} | {shares} | {one.ms_p50:.1f} ms | {one.ms_max:.1f} ms |")
+        times = f"{one.ms_p50:.1f} ms | {one.ms_max:.1f} ms | {one.writing_ms_p50:.1f} ms"
+        print(f"| {one.choice} | {shares} | {times} |")
     print(json.dumps([asdict(one) for one in found]))
 
 
@@ -126,20 +154,27 @@ async def measure(turns: int, seeds: Sequence[int]) -> list[Figures]:
 async def figures(service: PromptService, name: str, turns: int, seeds: Sequence[int]) -> Figures:
     choose, budget = CHOICES[name]
     hits: tuple[list[bool], list[bool]] = ([], [])
-    took_ms = []
+    took_ms: list[float] = []
+    writing_ms: list[float] = []
+    has_summary = name.startswith("summary")
     for seed in seeds:
         said = conversation(turns, seed)
+        if has_summary:
+            said = summarized(said, writing_ms)
         for fact, *questions in FACTS:
             for kind, question in enumerate(questions):
                 began = time.perf_counter()
                 chosen = choose(said, question)
+                if has_summary:
+                    unsummarized(said, room=ROOM)
                 took_ms.append(1_000 * (time.perf_counter() - began))
                 text = passages(BOT, said, chosen)
                 asked = Utterance(Sender.USER, question, passages=text)
                 prompt = await rendered(service, [*said, asked], budget)
                 hits[kind].append(fact in prompt)
     own, others = map(statistics.fmean, hits)
-    return Figures(name, own, others, statistics.median(took_ms), max(took_ms))
+    writing = statistics.median(writing_ms or [0.0])
+    return Figures(name, own, others, statistics.median(took_ms), max(took_ms), writing)
 
 
 def conversation(turns: int, seed: int) -> list[Utterance]:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from guanaco.formatters import load_formatter
     from guanaco.leaderboard import Leaderboard, LeaderboardRow, SubmissionMetrics
     from guanaco.lore import Lorebook, LoreEntry
+    from guanaco.memory import ConversationMemory
     from guanaco.profile import Profile
     from guanaco.prompts import (
         PRESETS,
@@ -86,6 +87,7 @@ _ROOMS = {
     "formatters": ("load_formatter",),
     "leaderboard": ("Leaderboard", "LeaderboardRow", "SubmissionMetrics"),
     "lore": ("LoreEntry", "Lorebook"),
+    "memory": ("ConversationMemory",),
     "profile": ("Profile",),
     "prompts": (
         "PRESETS",
@@ -127,6 +129,7 @@ __all__ = [  # held to _ROOMS by a test
     "ChatTemplatePrompt",
     "Client",
     "Conversation",
+    "ConversationMemory",
     "ConversationOpened",
     "Costs",
     "CreatedKey",

@@ -28,6 +28,10 @@ def _is_empty(value: object) -> bool:
     return not value
 
 
+def _is_false(value: object) -> bool:
+    return value is False
+
+
 def _is_none(value: object) -> bool:
     return value is None
 
@@ -103,6 +107,11 @@ class ConversationRequest(BaseModel):
         description="Which of the character's greetings is the first message: 0 is its usual one, and the default; -1 is none.",
         exclude_if=_is_none,
     )
+    remember: bool = Field(
+        default=False,
+        description="Whether the character is to know what it remembers of the user's last conversation with it.",
+        exclude_if=_is_false,
+    )
     user_name: OneLine = "You"
     consent: bool = Field(
         default=False,
@@ -141,6 +150,8 @@ class ConversationRequest(BaseModel):
             raise ValueError("A conversation needs a bot or a character")
         if self.bot is not None and self.character is not None:
             raise ValueError("A conversation has a bot or a character, not both")
+        if self.remember and self.character is None:
+            raise ValueError("Only a stored character remembers: name it as `character`")
         if self.greeting is not None and self.character is None:
             raise ValueError(
                 "A greeting is chosen among a character's; a bot has its first_message"

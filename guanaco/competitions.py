@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from guanaco.forms import Moment, OneLine, Slug
 from guanaco.open_enum import OpenEnum
+from guanaco.parameters import GenerationParams
 
 Weight = Annotated[float, Field(ge=0, le=1_000, allow_inf_nan=False)]
 
@@ -96,6 +97,31 @@ class DuelRule(BaseModel):
     )
 
 
+class MemoryRule(BaseModel):
+    """The rule by which conversations remember what no longer fits into the prompt; None leaves it to each submission."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    recall_tokens: int | None = Field(
+        default=None,
+        ge=0,
+        le=8_192,
+        description="In place of each submission's own; 0 recalls nothing.",
+    )
+    summary_tokens: int | None = Field(
+        default=None,
+        ge=0,
+        le=2_048,
+        description="In place of each submission's own; 0 shows no summaries.",
+    )
+
+    def applied_to(self, params: GenerationParams) -> GenerationParams:
+        """Return the parameters with this rule's budgets."""
+        if self.recall_tokens is None and self.summary_tokens is None:
+            return params
+        return params.model_copy(update=self.model_dump(exclude_none=True))
+
+
 class CompetitionRequest(BaseModel):
     """``starts_at`` is within the window, ``ends_at`` is not."""
 
@@ -108,6 +134,7 @@ class CompetitionRequest(BaseModel):
     assignment: AssignmentRule = AssignmentRule()
     ranking: RankingRule = RankingRule.THUMBS_UP
     duels: DuelRule = DuelRule()
+    memory: MemoryRule = MemoryRule()
     feedback_after: int | None = Field(
         default=None,
         ge=1,

@@ -84,6 +84,13 @@ class GenerationParams(BaseModel):
         description="Tokens for earlier messages that no longer fit into the prompt and share words with the newest one; 0 shows none. At most a quarter of max_input_tokens is used.",
         exclude_if=_is_zero,
     )
+    summary_tokens: Annotated[int, Parameter(is_sent=False)] = Field(
+        default=0,
+        ge=0,
+        le=2_048,
+        description="Tokens for a summary of what was said before, which is written in the background when the conversation outgrows its prompt; 0 shows none. At most an eighth of max_input_tokens is used.",
+        exclude_if=_is_zero,
+    )
     max_output_tokens: Annotated[
         int, Parameter(vllm="max_tokens", openai="max_tokens", is_budget=True)
     ] = Field(default=64, ge=1, le=4_096)

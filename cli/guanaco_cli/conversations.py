@@ -18,6 +18,7 @@ from guanaco_cli.options import AsJson, BotName, Yes, read_bot
 
 if TYPE_CHECKING:
     from guanaco.chat import Bot, Conversation, Message, Reply, Token, Turn
+    from guanaco.memory import ConversationMemory
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -60,6 +61,10 @@ Character = Annotated[
 Greeting = Annotated[
     int | None,
     typer.Option(min=-1, max=100, help="Which of its greetings comes first; -1 for none."),
+]
+Remember = Annotated[
+    bool,
+    typer.Option("--remember", help="It remembers the user's last conversation with it."),
 ]
 AsLine = Annotated[bool, typer.Option("--json", help="Print the reply as a line of JSON.")]
 
@@ -129,6 +134,7 @@ def open_conversation(
     bot: BotName = "marlowe",
     character: Character = None,
     greeting: Greeting = None,
+    remember: Remember = False,
     user_name: UserName = "You",
     model: Model = None,
     external_id: ExternalId = None,
@@ -136,10 +142,13 @@ def open_conversation(
     as_json: AsJson = False,
 ) -> None:
     """Begin a conversation of a consenting user, and print its id."""
-    if greeting is not None and character is None:
-        raise InvalidInput("--greeting goes with --character.")
+    if character is None and (greeting is not None or remember):
+        option = "--remember" if greeting is None else "--greeting"
+        raise InvalidInput(f"{option} goes with --character.")
     who = {"bot": read_bot(bot)} if character is None else {"character": character}
-    more = {} if greeting is None else {"greeting": greeting}
+    more: dict[str, Any] = {"remember": True} if remember else {}
+    if greeting is not None:
+        more["greeting"] = greeting
     _open(user, consent, who | more, user_name, model, external_id, notes, as_json, ())
 
 
@@ -245,6 +254,58 @@ def edit(
     with connect() as client:
         edited = client.edit_message(conversation_id, message_id, content)
     _print_changed(edited, "Edited", as_json)
+
+
+@app.command(epilog="Example: guanaco conversations memory conv_… --correct 'Kim lives in Oslo.'")
+def memory(
+    conversation_id: ConversationId,
+    correction: Annotated[
+        str | None,
+        typer.Option("--correct", metavar="TEXT", help="Remember this in place of all summaries."),
+    ] = None,
+    is_erased: Annotated[
+        bool, typer.Option("--erase", help="Forget what was said so far; the messages stay.")
+    ] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a conversation remembers; correct or erase it."""
+    if is_erased and correction is not None:
+        raise InvalidInput("--correct and --erase exclude each other.")
+    with connect() as client:
+        if is_erased:
+            console.confirm(f"Erase what {conversation_id} remembers?", yes=yes)
+            client.erase_memory(conversation_id)
+            console.say(
+                "Forgotten. The messages stay; `guanaco conversations delete` removes them."
+            )
+            return
+        if correction is not None:
+            found = client.correct_memory(conversation_id, correction)
+        else:
+            found = client.memory(conversation_id)
+    if as_json:
+        console.json(found)
+    else:
+        _print_memory(found)
+
+
+def _print_memory(found: ConversationMemory) -> None:
+    if found.carried is not None:
+        console.say(f"From {found.carried.conversation_id}:")
+        console.line(found.carried.text)
+    for one in found.summaries:
+        console.say(
+            f"Of messages 1 to {one.until}, shown with message {one.message}, by {one.written_by}:"
+        )
+        console.line(one.text)
+    if found.recalled:
+        rows = [(one.message, ", ".join(map(str, one.recalled))) for one in found.recalled]
+        console.table(("message", "shown again with it"), rows)
+    if found.forgotten_until:
+        console.say(f"Messages up to number {found.forgotten_until} were forgotten.")
+    if not (found.carried or found.summaries or found.recalled or found.forgotten_until):
+        console.say("It remembers nothing beyond its prompt.")
 
 
 @app.command(epilog="Example: guanaco conversations rate conv_… up --text 'Funny.'")

@@ -47,6 +47,7 @@ from guanaco.chat import (
 from guanaco.competitions import AssignmentReplay
 from guanaco.contract import reader
 from guanaco.errors import GuanacoError
+from guanaco.memory import ConversationMemory, MemoryCorrection
 from guanaco.sse import ServerEvent
 
 LAST_EVENT = "done"
@@ -101,6 +102,7 @@ def open_conversation(
     consent: bool,
     character: str | None = None,
     greeting: int | None = None,
+    remember: bool = False,
     user_name: str = "You",
     external_id: str | None = None,
     metadata: Mapping[str, str] | None = None,
@@ -116,6 +118,7 @@ def open_conversation(
         consent: Whether the user agreed to talk to an experimental model.
         character: The id of a stored character, or a version of it as ``ID@3``.
         greeting: Which of the character's greetings is the first message; -1 for none.
+        remember: Whether the character is to know what it remembers of the user's last conversation with it.
         user_name: What the character calls the user.
         external_id: The app's own id of the conversation. Opening it again gives the same one.
         metadata: The app's own notes.
@@ -136,6 +139,7 @@ def open_conversation(
         bot=bot,
         character=character,
         greeting=greeting,
+        remember=remember,
         user_name=user_name,
         consent=consent,
         external_id=external_id,
@@ -434,6 +438,52 @@ def stream_continue_reply(
     """
     path = of_conversation(conversation_id, "continue")
     return _reply_stream(path, ContinueRequest(stream=True), idempotency_key)
+
+
+def memory(conversation_id: str) -> Call[ConversationMemory]:
+    """Read what a conversation remembers: summaries of older messages, and which were shown again. Backend.
+
+    Args:
+        conversation_id: The conversation's id.
+
+    Returns:
+        The ConversationMemory.
+
+    Raises:
+        ConversationNotFound: There is no such conversation, or it is another app's.
+    """
+    return get(of_conversation(conversation_id, "memory"), ConversationMemory)
+
+
+def correct_memory(conversation_id: str, summary: str) -> Call[ConversationMemory]:
+    """Replace all summaries of a conversation so far; later ones go on from the new text. Backend.
+
+    Args:
+        conversation_id: The conversation's id.
+        summary: What is to be remembered.
+
+    Returns:
+        The ConversationMemory, as it is then.
+
+    Raises:
+        ConversationNotFound: There is no such conversation, or it is another app's.
+        ConversationBusy: A reply is being written.
+    """
+    path = of_conversation(conversation_id, "memory")
+    return put(path, ConversationMemory, MemoryCorrection(summary=summary))
+
+
+def erase_memory(conversation_id: str) -> Call[None]:
+    """Forget what was said so far: it is neither summarized nor recalled. The messages stay. Backend.
+
+    Args:
+        conversation_id: The conversation's id.
+
+    Raises:
+        ConversationNotFound: There is no such conversation, or it is another app's.
+        ConversationBusy: A reply is being written.
+    """
+    return delete(of_conversation(conversation_id, "memory"))
 
 
 def assignment(conversation_id: str) -> Call[AssignmentReplay]:

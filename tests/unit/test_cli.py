@@ -38,7 +38,7 @@ def test_submit_sends_every_option_and_prints_the_id_alone(server: Any, capsys: 
     options = {
         "temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.1, "repetition_penalty": 1.1,
         "presence_penalty": -0.5, "frequency_penalty": 0.5, "max_input_tokens": 512,
-        "recall_tokens": 64, "max_output_tokens": 32, "best_of": 2,
+        "recall_tokens": 64, "summary_tokens": 48, "max_output_tokens": 32, "best_of": 2,
     }  # fmt: skip
     arguments = [
         part

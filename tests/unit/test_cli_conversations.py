@@ -114,6 +114,7 @@ def test_a_reply_is_printed_as_it_comes_and_its_end_explained(server: Any, capsy
         (["withdraw", "conv_1", "--message", "msg_2"], "DELETE", "messages/msg_2/rating"),
         (["delete", "conv_1", "--yes"], "DELETE", ""),
         (["delete", "conv_1", "--message", "msg_2", "--yes"], "DELETE", "messages/msg_2"),
+        (["memory", "conv_1", "--erase", "--yes"], "DELETE", "memory"),
         (["choose", "conv_1", "msg_2"], "POST", "choice"),
         (["edit", "conv_1", "msg_2", "Better."], "PATCH", "messages/msg_2"),
     ],
@@ -230,3 +231,28 @@ def test_an_alias_that_bash_has_split_is_completed(
     assert int(os.environ["COMP_CWORD"]) == len(expected) - 1
     assert completion.complete_submissions(expected[-1]) == completed
     monkeypatch.delenv(completion.BEFORE_AT, raising=False)
+
+
+MEMORY = {
+    "conversation_id": "conv_1",
+    "summaries": [{"message": 9, "until": 6, "text": "Kim has a ferret.", "written_by": "rule"}],
+    "recalled": [{"message": 11, "recalled": [1, 3]}],
+    "carried": {"conversation_id": "conv_0", "text": "Kim lives in Oslo."},
+}
+
+
+def test_memory_is_shown_and_corrected(server: Any, capsys: Any) -> None:
+    server(httpx.Response(200, json=MEMORY))
+    assert run(["conversations", "memory", "conv_1"]) == 0
+    shown = capsys.readouterr().out
+    assert "Kim has a ferret." in shown
+    assert "Kim lives in Oslo." in shown
+    assert "1, 3" in shown
+    script = server(httpx.Response(200, json=MEMORY))
+    assert run(["conversations", "memory", "conv_1", "--correct", "Kim has a stoat."]) == 0
+    assert (script.requests[0].method, json.loads(script.requests[0].content)) == ("PUT", {"summary": "Kim has a stoat."})  # fmt: skip
+
+
+def test_memory_is_corrected_or_erased_but_not_both(server: Any, capsys: Any) -> None:
+    assert run(["conversations", "memory", "conv_1", "--correct", "x", "--erase"]) == 2
+    assert "exclude each other" in capsys.readouterr().err

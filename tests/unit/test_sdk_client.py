@@ -55,6 +55,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "rate": ("conv_1", True),
     "change_rating": ("conv_1", False),
     "choose": ("conv_1", "msg_1"),
+    "correct_memory": ("conv_1", "Kim has a stoat."),
     "delete_message": ("conv_1", "msg_1"),
     "edit_message": ("conv_1", "msg_1", "hi"),
     "note_metadata": ("conv_1", {"shelf": "1"}),

@@ -21,14 +21,21 @@ from guanaco.chat import (
     MessageRating,
 )
 from guanaco.competitions import AssignmentReplay
+from guanaco.memory import ConversationMemory, MemoryCorrection
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.conversations.editing import ConversationEditor
 from guanaco_server.chat.conversations.service import ConversationService
+from guanaco_server.chat.memory.service import MemoryService
 from guanaco_server.http.routes import Routes
 
 
-def router(conversations: ConversationService, editor: ConversationEditor, auth: Auth) -> Routes:
+def router(
+    conversations: ConversationService,
+    editor: ConversationEditor,
+    memory: MemoryService,
+    auth: Auth,
+) -> Routes:
     routes = Routes(prefix="/api/v1", tags=["chat"])
     talker = auth.require(Role.BACKEND, Role.DEVELOPER)  # developers with their own submissions
     admin = auth.require(Role.ADMIN)
@@ -100,6 +107,23 @@ def router(conversations: ConversationService, editor: ConversationEditor, auth:
     ) -> Message:
         """Go on with one of the swipes. The choice is kept as a judgement of the replies."""
         return await editor.choose(account, conversation_id, request.message_id)
+
+    @routes.get("/conversations/{conversation_id}/memory")
+    async def read_memory(conversation_id: str, account: Account = talker) -> ConversationMemory:
+        """Return the summaries of older messages, and which of them were shown again."""
+        return await memory.read(account, conversation_id)
+
+    @routes.put("/conversations/{conversation_id}/memory")
+    async def correct_memory(
+        conversation_id: str, correction: MemoryCorrection, account: Account = talker
+    ) -> ConversationMemory:
+        """Replace all summaries so far; later ones go on from the new text."""
+        return await memory.correct(account, conversation_id, correction)
+
+    @routes.delete("/conversations/{conversation_id}/memory", status_code=204)
+    async def erase_memory(conversation_id: str, account: Account = talker) -> None:
+        """Forget what was said so far: it is neither summarized nor recalled. The messages stay."""
+        await memory.erase(account, conversation_id)
 
     @routes.get("/conversations/{conversation_id}/assignment")
     async def read_assignment(conversation_id: str, _: Account = admin) -> AssignmentReplay:

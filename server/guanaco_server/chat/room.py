@@ -17,6 +17,8 @@ from guanaco_server.chat.gateway.places import RecordUse, TurnPlaces
 from guanaco_server.chat.gateway.replies import PreviewService, ReplyService
 from guanaco_server.chat.gateway.turn_log import TurnLog, TurnStatements
 from guanaco_server.chat.gateway.turn_statements import PostgresqlTurns, SqliteTurns
+from guanaco_server.chat.memory.service import MemoryService
+from guanaco_server.chat.memory.writer import SummaryWriter
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.model_server import ModelServer
@@ -42,12 +44,14 @@ class ChatRoom:
 
     conversations: ConversationService
     editor: ConversationEditor
+    memory: MemoryService
     replies: ReplyService
     previews: PreviewService
     generator: ReplyGenerator
     best_of: BestOf
     replicas: ReplicaChooser
     histories: HistoryCache
+    summaries: SummaryWriter
     turns: TurnStatements
 
 
@@ -141,6 +145,17 @@ def build_chat(
         settings.wake_wait_s + settings.turn_wait_s + settings.reply_timeout_s + RECORD_PATIENCE_S
     )
     histories = HistoryCache()
+    summaries = SummaryWriter(
+        model_server,
+        prompts,
+        places,
+        replicas,
+        routing,
+        deployments.model_name,
+        metrics,
+        by=settings.summary_writer,
+        longest_s=settings.reply_timeout_s,
+    )
     replies = ReplyService(
         history_reader(database),
         clock,
@@ -149,18 +164,21 @@ def build_chat(
         generator,
         TurnLog(turns, clock, RECORD_PATIENCE_S, longest_s),
         histories,
+        summaries,
     )
     conversations.on_opened(replies.remember)
     conversations.on_erased(replies.forget)
     return ChatRoom(
         conversations=conversations,
         editor=ConversationEditor(database, clock),
+        memory=MemoryService(database, clock, audit),
         replies=replies,
         previews=PreviewService(submissions, routing, generator),
         generator=generator,
         best_of=best_of,
         replicas=replicas,
         histories=histories,
+        summaries=summaries,
         turns=turns,
     )
 

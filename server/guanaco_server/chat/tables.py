@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
@@ -21,6 +22,8 @@ class ConversationRow(Table):
     remembers the messages that they have changed, and the leaderboard that they are to be measured again.
 
     ``variant`` is that of the A/B experiment it is in; ``decision`` is how it was assigned, where that can be repeated.
+    ``carried`` is what is remembered of the user's last conversation with the character, and of which.
+    What was said up to the position ``forgotten_until`` is not remembered: the app had it erased.
     """
 
     __tablename__ = "conversations"
@@ -57,12 +60,14 @@ class ConversationRow(Table):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
     message_count: Mapped[int] = mapped_column(default=0)
     measured_count: Mapped[int] = mapped_column(default=-1)  # -1: not yet, see records.py
+    carried: Mapped[dict[str, Any] | None] = mapped_column(JsonColumn)
+    forgotten_until: Mapped[int] = mapped_column(default=0, server_default="0")
     turn_token: Mapped[str | None] = mapped_column(String(32))
     turn_until: Mapped[datetime | None] = mapped_column(UtcDateTime, index=True)
 
 
 class MessageRow(Table):
-    """``lore`` are the places in the bot's lorebook of the entries that were told with a user's message, ``recalled`` the positions of earlier ones that were shown again."""
+    """``lore`` are the places in the bot's lorebook of the entries that were told with a user's message, ``recalled`` the positions of earlier ones that were shown again, ``summary`` what was shown of the conversation before it."""
 
     __tablename__ = "messages"
     __table_args__ = (UniqueConstraint("conversation_id", "position"),)
@@ -86,6 +91,7 @@ class MessageRow(Table):
     reward_score: Mapped[float | None]
     lore: Mapped[list[int] | None] = mapped_column(JsonColumn)
     recalled: Mapped[list[int] | None] = mapped_column(JsonColumn)
+    summary: Mapped[dict[str, Any] | None] = mapped_column(JsonColumn)
 
 
 class ReplyChoiceRow(Table):

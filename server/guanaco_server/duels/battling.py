@@ -22,7 +22,7 @@ from guanaco.duels import Battle, BattleReply, BattleRequest, Side
 from guanaco.errors import BattlesOff, GuanacoError
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.gateway.generation import Generated, Pieces
-from guanaco_server.chat.gateway.replies import ClaimedTurn, ReplyService
+from guanaco_server.chat.gateway.replies import ClaimedTurn, ReplyService, show_memory
 from guanaco_server.database.database import Database
 from guanaco_server.duels.tables import BattleRow
 from guanaco_server.routing.service import LiveSubmission, RoutingService
@@ -82,6 +82,7 @@ class BattleService:
         tasks: list[asyncio.Task[None]] = []
         try:
             live = await self._replies.target(history)
+            show_memory(turn, live)
             rival = self._routing.rival(history.competition, live.serving.id, turn.lease.token)
             whole: dict[Side, Generated] = {}
             waiting = {own}
@@ -103,6 +104,7 @@ class BattleService:
                     yield SidePieces(side, piece)
             battle = await self._record(turn, own, live, rival, whole)
             is_recorded = True
+            self._replies.consider_summary(turn, live)
             yield battle
         finally:
             for task in tasks:

@@ -103,6 +103,11 @@ class Metrics:
             "Replies chosen among candidates, by what chose: the `reward` model; `logprob` where there is none; or why log-probability stood in for it (`timeout`, `fault`, `not_a_number`, `not_running`, `resting`).",
             ("by",),
         )
+        self._summaries = self._counter(
+            "guanaco_summaries_total",
+            "Summaries of long conversations, by who wrote them: a `model`, or the `rule` where none could be asked or used.",
+            ("by",),
+        )
         self._reward = self._histogram(
             "guanaco_reward_seconds",
             "How long a reply waited for its reward model's scores.",
@@ -186,6 +191,9 @@ class Metrics:
         self._choices.labels(by).inc()
         if reward_s is not None:
             self._reward.observe(reward_s)
+
+    def note_summary(self, by: str) -> None:
+        self._child(self._summaries, by).inc()
 
     def note_vote(self, is_up: bool) -> None:
         self._votes.labels("up" if is_up else "down").inc()

@@ -22,6 +22,7 @@ from guanaco_server.prompts.counting import CountedText, TokenCounter
 from guanaco_server.prompts.truncation import Frame
 
 REMINDER_LINE = "{memory}\n"
+SUMMARY_BEGINS = "What happened before: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +107,17 @@ def _joined(parts: Sequence[Part]) -> str:
     return "".join([part.text for part in parts])
 
 
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A text that covers a conversation up to the position ``until``; ``by`` says who wrote it: model, rule or app."""
+
+    text: str
+    until: int
+    by: str
+
+
 class Utterance(NamedTuple):
-    """``lore`` are the places in the bot's lorebook of the entries that were told with it; ``recalled`` the positions of earlier turns that were shown again, ``passages`` their text."""
+    """``lore`` are the places in the bot's lorebook of the entries that were told with it; ``recalled`` the positions of earlier turns that were shown again, ``passages`` their text. ``summary`` is of what was said before it."""
 
     sender: Sender
     content: str
@@ -115,6 +125,7 @@ class Utterance(NamedTuple):
     position: int = 0
     recalled: tuple[int, ...] = ()
     passages: str = ""
+    summary: Summary | None = None
 
 
 class Spoken(Protocol):
@@ -158,10 +169,14 @@ def persona(bot: Bot) -> str:
 
 
 def lore_of(bot: Bot, turn: Spoken) -> str:
-    """The entries that were told with a turn, and the earlier turns that were shown again."""
+    """The entries that were told with a turn, the summary that it was shown with, and the earlier turns that were shown again."""
     places, passages = getattr(turn, "lore", ()), getattr(turn, "passages", "")
+    summary: Summary | None = getattr(turn, "summary", None)
     told = text_of(bot.lorebook, places) if places else ""
-    return "\n".join(text for text in (told, passages) if text) if passages else told
+    if summary is None and not passages:
+        return told
+    before = f"{SUMMARY_BEGINS}{summary.text}" if summary is not None else ""
+    return "\n".join(text for text in (told, before, passages) if text)
 
 
 def content_with_lore(bot: Bot, turn: Spoken) -> str:

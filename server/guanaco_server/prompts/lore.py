@@ -42,8 +42,8 @@ def with_lore(bot: Bot, turns: Sequence[Spoken]) -> Sequence[Spoken]:
 
 
 def without_newest_lore(turns: Sequence[Spoken]) -> Sequence[Spoken] | None:
-    """The same without the entries at the newest message; None where there are none."""
+    """The same without the entries, the summary and the earlier turns at the newest message; None where there are none."""
     newest = turns[-1] if turns else None
-    if not isinstance(newest, Utterance) or not (newest.lore or newest.passages):
+    if not isinstance(newest, Utterance) or not (newest.lore or newest.passages or newest.summary):
         return None
-    return [*turns[:-1], newest._replace(lore=(), passages="")]
+    return [*turns[:-1], newest._replace(lore=(), passages="", summary=None)]

@@ -28,7 +28,7 @@ MOST_CHARS = 4_000  # of a turn are searched: this runs on the event loop
 
 
 def recalled(
-    turns: Sequence[Utterance], content: str, *, room: int, budget: int
+    turns: Sequence[Utterance], content: str, *, room: int, budget: int, forgotten_until: int = 0
 ) -> tuple[int, ...]:
     """Return the positions of the earlier turns to show again with a message, oldest first.
 
@@ -37,8 +37,9 @@ def recalled(
         content: The message.
         room: The tokens that a whole prompt has for turns: what surely stands there is not searched.
         budget: The tokens that the recalled turns may take, with those that are in force.
+        forgotten_until: The position up to which nothing is remembered.
     """
-    searched = turns[: _reach(turns, room)]
+    searched = [turn for turn in turns[: _reach(turns, room)] if turn.position > forgotten_until]
     recent = turns[max(0, len(turns) - EPOCH_MESSAGES) :]
     in_force = {position for turn in recent for position in turn.recalled}
     budget -= sum(_size(turn) for turn in searched if turn.position in in_force)
@@ -46,7 +47,7 @@ def recalled(
     for place in _ranked(searched, content):
         turn = searched[place]
         size = _size(turn)
-        if turn.position and turn.position not in in_force and size <= budget:
+        if turn.position not in in_force and size <= budget:
             budget -= size
             chosen.append(turn.position)
     return tuple(sorted(chosen))

@@ -13,7 +13,7 @@ from datetime import timedelta
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco.competitions import Competition
+from guanaco.competitions import Competition, MemoryRule
 from guanaco.errors import ModelUnavailable, NoModelAvailable
 from guanaco.submissions import Status
 from guanaco_server.competitions.entry import admitted
@@ -305,6 +305,11 @@ class RoutingService:
         """Return whether a running competition lets two submissions answer one message."""
         rules = self._rules.get(competition_id)
         return rules is not None and rules.duels.battles
+
+    def memory_rule(self, competition_id: str) -> MemoryRule:
+        """Return what a running competition says of its conversations' memory."""
+        rules = self._rules.get(competition_id)
+        return MemoryRule() if rules is None else rules.memory
 
     def rival(self, competition_id: str, own: str, key: str) -> LiveSubmission | None:
         """Choose another submission that answers beside ``own``, by the competition's rule. It must be awake: None while no other is."""

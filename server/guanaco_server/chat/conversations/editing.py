@@ -84,8 +84,10 @@ class ConversationEditor:
         self, account: Account, conversation_id: str, message_id: str, changes: MessageChanges
     ) -> Message:
         """Replace a message's text. Of a reply, the model's own words are kept for what is measured."""
-        async with self._changing(account, conversation_id) as session:
-            row = _present(await queries.messages_of(session, [conversation_id]), message_id)
+        async with self.changing(account, conversation_id) as session:
+            rows = await queries.messages_of(session, [conversation_id])
+            row = _present(rows, message_id)
+            _drop_summaries(rows, row.position)
             if row.sender == Sender.BOT and not row.is_imported and row.original is None:
                 row.original = row.content
             row.content, row.edited_at = changes.content, self._clock.now()
@@ -95,10 +97,11 @@ class ConversationEditor:
         self, account: Account, conversation_id: str, message_id: str, *, with_following: bool
     ) -> None:
         """Delete a message for good, a reply together with those that it replaced; on request all that follows too."""
-        async with self._changing(account, conversation_id) as session:
+        async with self.changing(account, conversation_id) as session:
             rows = await queries.messages_of(session, [conversation_id])
             row = _present(rows, message_id)
             first, last = _group(rows, rows.index(row))
+            _drop_summaries(rows, rows[first].position)
             gone = [one.id for one in (rows[first:] if with_following else rows[first:last])]
             for listener in self._deletion_listeners:
                 await listener(session, gone)
@@ -113,7 +116,7 @@ class ConversationEditor:
 
     async def choose(self, account: Account, conversation_id: str, message_id: str) -> Message:
         """Go on with one of the replies to the last message. The choice is kept as a judgement."""
-        async with self._changing(account, conversation_id) as session:
+        async with self.changing(account, conversation_id) as session:
             rows = _last_replies(await queries.messages_of(session, [conversation_id]))
             chosen = next((row for row in rows if row.id == message_id), None)
             if chosen is None:
@@ -171,9 +174,7 @@ class ConversationEditor:
         return read_message(row)
 
     @asynccontextmanager
-    async def _changing(
-        self, account: Account, conversation_id: str
-    ) -> AsyncIterator[AsyncSession]:
+    async def changing(self, account: Account, conversation_id: str) -> AsyncIterator[AsyncSession]:
         """A transaction in which nobody else writes to the conversation; ConversationBusy while a reply is being written."""
         async with self._database.write() as session:
             await _own(session, account, conversation_id)
@@ -201,6 +202,13 @@ def _present(rows: Sequence[MessageRow], message_id: str) -> MessageRow:
         if row.id == message_id and not row.is_deleted:
             return row
     raise MessageNotFound(message_id)
+
+
+def _drop_summaries(rows: Sequence[MessageRow], position: int) -> None:
+    """Remove the summaries of what is changed at this position: they are written anew."""
+    for row in rows:
+        if row.summary is not None and row.summary["until"] >= position:
+            row.summary = None
 
 
 def _group(rows: Sequence[MessageRow], place: int) -> tuple[int, int]:

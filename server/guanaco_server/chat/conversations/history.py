@@ -8,9 +8,10 @@ readers that wait at the same time share a statement.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, Protocol
 
 import msgspec
@@ -25,8 +26,8 @@ from guanaco_server.database.database import Database
 from guanaco_server.database.direct import lost_connection, text_array
 from guanaco_server.database.group_commit import GroupCommit
 from guanaco_server.lore.activation import tokens
-from guanaco_server.prompts import lore, recall
-from guanaco_server.prompts.layouts import Utterance, lore_of
+from guanaco_server.prompts import lore, recall, summaries
+from guanaco_server.prompts.layouts import Summary, Utterance, lore_of
 from guanaco_server.prompts.transcript import Transcript
 
 TURN_CHARS = 150  # a turn's objects, in characters of text
@@ -40,7 +41,10 @@ HISTORY_CACHE_CHARS = (
 
 @dataclass(slots=True)
 class History:
-    """``turns`` are the messages that are not deleted; ``tail`` are the ids of those after the last user message, ``variant`` is of an experiment, ``began_at`` in seconds since 1970."""
+    """``turns`` are the messages that are not deleted; ``tail`` are the ids of those after the last user message, ``variant`` is of an experiment, ``began_at`` in seconds since 1970.
+
+    ``written`` is a summary that was not shown yet: the next message of the user will be. What was said up to ``forgotten_until`` is not remembered.
+    """
 
     conversation_id: str
     account_id: str
@@ -55,6 +59,8 @@ class History:
     turns: list[Utterance] = field(default_factory=list)
     tail: list[str] = field(default_factory=list)
     is_last_imported: bool = False
+    forgotten_until: int = 0
+    written: Summary | None = field(default=None, compare=False)
     transcript: Transcript = field(default_factory=Transcript, compare=False)
     size: int = 0
 
@@ -89,15 +95,44 @@ class History:
     def recall(self, prompt_tokens: int, budget: int) -> tuple[int, ...]:
         """Show earlier turns again with the message that was just asked; return their positions."""
         earlier, turn = self.turns[:-1], self.turns[-1]
-        bot = self.bot
-        room = prompt_tokens - sum(map(tokens, (bot.memory, bot.prompt, bot.post_history)))
-        budget = min(budget, prompt_tokens // RECALL_PART)
-        found = recall.recalled(earlier, turn.content, room=room, budget=budget)
+        found = recall.recalled(
+            earlier,
+            turn.content,
+            room=self._room(prompt_tokens),
+            budget=min(budget, prompt_tokens // RECALL_PART),
+            forgotten_until=self.forgotten_until,
+        )
         if found:
-            self.size -= self._size(self.turns.pop())
             text = recall.passages(self.bot, earlier, found)
-            self._add(turn._replace(recalled=found, passages=text))
+            self._replace_newest(turn._replace(recalled=found, passages=text))
         return found
+
+    def show_summary(self, prompt_tokens: int, budget: int) -> Summary | None:
+        """Show the summary that was written meanwhile with the message that was just asked."""
+        written, self.written = self.written, None
+        if written is None:
+            return None
+        budget = min(budget, prompt_tokens // summaries.SUMMARY_PART)
+        shown = replace(written, text=summaries.within_budget(written.text, budget))
+        self._replace_newest(self.turns[-1]._replace(summary=shown))
+        return shown
+
+    def unsummarized(self, prompt_tokens: int) -> summaries.Unsummarized | None:
+        """Return what the next summary is to be made of; None while none is due."""
+        if self.written is not None:
+            return None
+        return summaries.unsummarized(
+            self.turns, room=self._room(prompt_tokens), forgotten_until=self.forgotten_until
+        )
+
+    def _room(self, prompt_tokens: int) -> int:
+        """Estimate the tokens that a prompt has for turns."""
+        bot = self.bot
+        return prompt_tokens - sum(map(tokens, (bot.memory, bot.prompt, bot.post_history)))
+
+    def _replace_newest(self, turn: Utterance) -> None:
+        self.size -= self._size(self.turns.pop())
+        self._add(turn)
 
     def replied(self, message_id: str, content: str) -> None:
         """Replace what came after the last user message with the new reply, which is counted already."""
@@ -110,9 +145,7 @@ class History:
 
     def continued(self, content: str) -> None:
         """Replace the last reply's text with the longer one."""
-        last = self.turns.pop()
-        self.size -= self._size(last)
-        self._add(last._replace(content=content))
+        self._replace_newest(self.turns[-1]._replace(content=content))
 
     def _add(self, turn: Utterance) -> None:
         self.turns.append(turn)
@@ -160,8 +193,8 @@ AT_ONCE = 16  # histories of 20 messages hold the event loop for 2 ms
 
 READ = """
 SELECT c.id, c.account_id, c.submission_id, c.user_id, c.user_name, c.bot, c.message_count, c.competition,
-c.experiment, c.variant, extract(epoch FROM c.created_at), (
-    SELECT json_agg(json_build_array(m.position, m.id, m.sender, m.content, m.is_imported, m.lore, m.recalled))
+c.experiment, c.variant, extract(epoch FROM c.created_at), c.forgotten_until, c.carried, (
+    SELECT json_agg(json_build_array(m.position, m.id, m.sender, m.content, m.is_imported, m.lore, m.recalled, m.summary))
     FROM messages m WHERE m.conversation_id = c.id AND NOT m.is_deleted
 )
 FROM conversations c WHERE c.id = ANY($1::text[])
@@ -180,6 +213,8 @@ READ_ONE = select(
     ConversationRow.experiment,
     ConversationRow.variant,
     (func.julianday(ConversationRow.created_at) - EPOCH_DAY) * DAY_S,
+    ConversationRow.forgotten_until,
+    type_coerce(ConversationRow.carried, Text),
     select(
         func.json_group_array(
             func.json_array(
@@ -190,6 +225,7 @@ READ_ONE = select(
                 MessageRow.is_imported,
                 func.json(type_coerce(MessageRow.lore, Text)),
                 func.json(type_coerce(MessageRow.recalled, Text)),
+                func.json(type_coerce(MessageRow.summary, Text)),
             )
         )
     )
@@ -199,7 +235,10 @@ READ_ONE = select(
 ).where(ConversationRow.id == bindparam("conversation_id"))
 
 Places = tuple[int, ...] | None
-MESSAGES = msgspec.json.Decoder(list[tuple[int, str, str, str, bool | int, Places, Places]])
+MESSAGES = msgspec.json.Decoder(
+    list[tuple[int, str, str, str, bool | int, Places, Places, Summary | None]]
+)
+CARRIED = msgspec.json.Decoder(dict[str, Any])
 SENDERS = {sender.value: sender for sender in Sender}
 BOTS = reader(Bot)
 
@@ -262,14 +301,19 @@ def _is_storable(conversation_id: str) -> bool:
     return conversation_id.isprintable()
 
 
+def carried_summary(carried: Mapping[str, Any] | None) -> Summary | None:
+    """Return what a conversation carries from the last one, as the summary that its first message is shown with."""
+    return Summary(carried["text"], 0, "rule") if carried else None
+
+
 def _history(row: Sequence[Any]) -> History:
     """Make the history of a row as either statement gives it.
 
     A message whose sender only a newer version knows is left out: no prompt of this version can name it.
     """
     conversation_id, account_id, submission_id, user_id, user_name, bot, *rest = row
-    count, competition, experiment, variant, began_at, kept = rest
-    kept_messages = sorted(MESSAGES.decode(kept)) if kept else []
+    count, competition, experiment, variant, began_at, forgotten_until, carried, kept = rest
+    kept_messages = sorted(MESSAGES.decode(kept), key=itemgetter(0)) if kept else []
     messages = [message for message in kept_messages if message[2] in SENDERS]
     asked = [place for place, message in enumerate(messages) if message[2] == Sender.USER]
     read_bot = BOTS.from_json(bot)
@@ -287,13 +331,15 @@ def _history(row: Sequence[Any]) -> History:
         turns=_turns(read_bot, messages),
         tail=[message[1] for message in messages[asked[-1] + 1 if asked else 0 :]],
         is_last_imported=bool(messages and messages[-1][4]),
+        forgotten_until=int(forgotten_until),
+        written=None if asked else carried_summary(CARRIED.decode(carried) if carried else None),
     )
 
 
 def _turns(bot: Bot, messages: Sequence[Sequence[Any]]) -> list[Utterance]:
     turns = [
-        Utterance(SENDERS[sender], content, told or (), position, recalled or ())
-        for position, _, sender, content, _, told, recalled in messages
+        Utterance(SENDERS[sender], content, told or (), position, recalled or (), summary=summary)
+        for position, _, sender, content, _, told, recalled, summary in messages
     ]
     return [
         turn._replace(passages=recall.passages(bot, turns, turn.recalled))

@@ -41,8 +41,9 @@ from guanaco_server.accounts.service import Account
 from guanaco_server.characters.service import CharacterService
 from guanaco_server.chat import queries
 from guanaco_server.chat.conversations import records
-from guanaco_server.chat.conversations.history import History
+from guanaco_server.chat.conversations.history import History, carried_summary
 from guanaco_server.chat.conversations.persona_fit import PersonaFit
+from guanaco_server.chat.memory.carrying import carried_into, erase_carried
 from guanaco_server.chat.tables import ConversationRow, ErasedConversationRow, MessageRow
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.commit_order import in_commit_order
@@ -125,6 +126,7 @@ class ConversationService:
             competition=competition,
             bot=bot,
             character=character,
+            carried=await self._carried(account, request, character),
             message_count=len(request.history),
             external_id=request.external_id,
             app_metadata=request.metadata,
@@ -183,6 +185,14 @@ class ConversationService:
             greeting=request.greeting or 0,
         )
         return cast.bot, cast.version
+
+    async def _carried(
+        self, account: Account, request: ConversationRequest, character: str | None
+    ) -> dict[str, str] | None:
+        """Return what the character remembers of the user's last conversation with it, where the app wants that."""
+        if not request.remember or character is None:
+            return None
+        return await carried_into(self._database, account.id, request.user_id, character)
 
     async def _known(
         self, account: Account, request: ConversationRequest
@@ -269,6 +279,7 @@ class ConversationService:
             return 0
         for eraser in self._on_erasing:
             await eraser(session, conversation_ids)
+        await erase_carried(session, conversation_ids)
         now = self._clock.now()
         await in_commit_order(session, ErasedConversationRow.__tablename__)
         await queries.note_erased(session, conversation_ids, now, now - ERASED_KEPT)
@@ -407,6 +418,7 @@ def _new_history(row: ConversationRow) -> History:
         competition=row.competition,
         variant=(row.experiment, row.variant) if row.experiment and row.variant else None,
         began_at=row.created_at.timestamp(),
+        written=carried_summary(row.carried),
     )
 
 

@@ -186,6 +186,13 @@ class TurnPlaces:
         engine = self._engines.get(self._engine_of(key))
         return engine.queue.in_flight_of(key) if engine is not None else 0
 
+    def has_spare(self, key: str) -> bool:
+        """Tell whether at most half of the places here are taken, and nobody waits for one."""
+        engine = self._engines.get(self._engine_of(key))
+        if engine is None:
+            return True
+        return not engine.queue.waiting and 2 * engine.queue.in_flight <= self._limit(engine)
+
     def held(self, key: str) -> int | None:
         """The places that this process holds at the deployment's engine; None where they are not counted, or less than half of all are wanted."""
         engine = self._engines.get(self._engine_of(key))

@@ -53,6 +53,7 @@ from guanaco_server.chat.gateway.turn_log import (
     TurnLog,
 )
 from guanaco_server.chat.gateway.turn_queue import Asker
+from guanaco_server.chat.memory.writer import SummaryWriter
 from guanaco_server.deployments.versions import ConversationStart
 from guanaco_server.experiments.running import RunningExperiments
 from guanaco_server.experiments.variants import apply_variant
@@ -90,6 +91,7 @@ class ReplyService:
         generator: ReplyGenerator,
         turn_log: TurnLog,
         histories: HistoryCache,
+        summaries: SummaryWriter,
     ) -> None:
         self._reader = reader
         self._clock = clock
@@ -98,6 +100,7 @@ class ReplyService:
         self._generator = generator
         self._turn_log = turn_log
         self._histories = histories
+        self._summaries = summaries
         self._releases: set[asyncio.Task[None]] = set()
 
     async def send(
@@ -134,6 +137,7 @@ class ReplyService:
 
     async def close(self) -> None:
         """Close the turn log, once no reply is being written."""
+        await self._summaries.close()
         await self._turn_log.close()
 
     async def claim(
@@ -203,6 +207,7 @@ class ReplyService:
         is_recorded = False
         try:
             live = await self.target(history, changes)
+            show_memory(turn, live)
             pieces = await self.generate(turn, live, seed, stop)
             async with aclosing(pieces):
                 async for piece in pieces:
@@ -212,6 +217,7 @@ class ReplyService:
                         else:
                             reply = await self.record(turn, piece, _as_it_is)
                         is_recorded = True
+                        self.consider_summary(turn, live)
                         yield reply
                     else:
                         yield piece
@@ -228,7 +234,6 @@ class ReplyService:
     ) -> GeneratedPieces:
         """Begin the turn's reply by a submission: the conversation's own, or another one beside it."""
         history = turn.history
-        _recall(turn, live)
         kept = 1 if turn.begun else len(history.tail)
         return await self._generator.generate(
             live,
@@ -248,6 +253,10 @@ class ReplyService:
         """Return the conversation's own submission, as its experiment and ``changes`` have it."""
         talk = ConversationStart(history.conversation_id, history.began_at)
         live = await self._routing.target(history.submission_id, talk)
+        rule = self._routing.memory_rule(history.competition)
+        params = rule.applied_to(live.serving.params)
+        if params is not live.serving.params:
+            live = replace(live, serving=replace(live.serving, params=params))
         if history.variant is not None:
             overrides = await self._experiments.overrides(*history.variant)
             live = replace(live, serving=apply_variant(live.serving, overrides))
@@ -299,6 +308,10 @@ class ReplyService:
         history.replied(reply.id, reply.content)
         self._histories.keep(history)
         return told
+
+    def consider_summary(self, turn: ClaimedTurn, live: LiveSubmission) -> None:
+        """Have the turns before summarized in the background, once that is due."""
+        self._summaries.consider(turn.history, live)
 
     async def _record_continued(self, turn: ClaimedTurn, generated: Generated) -> Reply:
         history = turn.history
@@ -353,14 +366,17 @@ class ReplyService:
             logger.warning("a turn cannot be given back: %s", error)
 
 
-def _recall(turn: ClaimedTurn, live: LiveSubmission) -> None:
-    """Show earlier turns again with a new message, once, as the conversation's own submission has it."""
+def show_memory(turn: ClaimedTurn, live: LiveSubmission) -> None:
+    """Show a new message with what is remembered, as the conversation's own submission has it; before any reply is generated."""
     params, history = live.serving.params, turn.history
-    is_own = live.serving.id == history.submission_id
-    if not params.recall_tokens or turn.asked is None or turn.asked.recalled or not is_own:
+    if turn.asked is None:
         return
-    found = history.recall(params.max_input_tokens, params.recall_tokens)
-    turn.asked = replace(turn.asked, recalled=found)
+    if params.summary_tokens:
+        shown = history.show_summary(params.max_input_tokens, params.summary_tokens)
+        turn.asked = replace(turn.asked, summary=shown)
+    if params.recall_tokens:
+        found = history.recall(params.max_input_tokens, params.recall_tokens)
+        turn.asked = replace(turn.asked, recalled=found)
 
 
 async def _as_it_is(reply: Reply) -> Reply:

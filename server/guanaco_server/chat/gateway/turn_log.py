@@ -31,6 +31,7 @@ from guanaco.errors import ConversationBusy, DatabaseUnavailable
 from guanaco_server.database.direct import lost_connection
 from guanaco_server.database.group_commit import GroupCommit
 from guanaco_server.idempotency.keeping import AnswerToKeep
+from guanaco_server.prompts.layouts import Summary
 from guanaco_server.runtime.clock import Clock
 
 RETRY_S = 0.25
@@ -50,13 +51,14 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:
-    """``lore`` are the places in the bot's lorebook of the entries that are told with a user's message, ``recalled`` the positions of earlier messages that are shown again."""
+    """``lore`` are the places in the bot's lorebook of the entries that are told with a user's message, ``recalled`` the positions of earlier messages that are shown again, ``summary`` what is shown of the conversation before."""
 
     id: str
     content: str
     at: datetime
     lore: tuple[int, ...] = field(default=(), kw_only=True)
     recalled: tuple[int, ...] = field(default=(), kw_only=True)
+    summary: Summary | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,7 @@ def _rows(turn: EndedTurn, count: int) -> list[MessageRow]:
                 is_deleted=False,
                 lore=list(turn.asked.lore) or None,
                 recalled=list(turn.asked.recalled) or None,
+                summary=asdict(turn.asked.summary) if turn.asked.summary is not None else None,
             )
         )
     if turn.reply is not None:
@@ -148,15 +149,15 @@ IS_HELD = """(
 STORED = """stored AS (
     INSERT INTO messages (
         id, conversation_id, position, sender, content, created_at, is_deleted, finish_reason,
-        prompt_tokens, completion_tokens, ttft_ms, total_ms, reward_score, lore, recalled
+        prompt_tokens, completion_tokens, ttft_ms, total_ms, reward_score, lore, recalled, summary
     )
     SELECT m.id, m.conversation_id, given_back.message_count - m.before_last, m.sender, m.content,
         m.created_at, false, m.finish_reason, m.prompt_tokens, m.completion_tokens, m.ttft_ms, m.total_ms,
-        m.reward_score, m.lore, m.recalled
+        m.reward_score, m.lore, m.recalled, m.summary
     FROM jsonb_to_recordset($2::jsonb) AS m(
         id text, conversation_id text, before_last int, sender text, content text,
         created_at timestamptz, finish_reason text, prompt_tokens int, completion_tokens int,
-        ttft_ms float8, total_ms float8, reward_score float8, lore jsonb, recalled jsonb
+        ttft_ms float8, total_ms float8, reward_score float8, lore jsonb, recalled jsonb, summary jsonb
     ) JOIN given_back ON given_back.id = m.conversation_id
 )"""
 
@@ -299,6 +300,7 @@ def _messages(turn: EndedTurn) -> list[dict[str, Any]]:
                 "created_at": turn.asked.at,
                 "lore": turn.asked.lore or None,
                 "recalled": turn.asked.recalled or None,
+                "summary": turn.asked.summary,
             }
         )
     if turn.reply is not None:
