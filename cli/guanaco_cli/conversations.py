@@ -272,6 +272,8 @@ def memory(
     """Show what a conversation remembers; correct or erase it."""
     if is_erased and correction is not None:
         raise InvalidInput("--correct and --erase exclude each other.")
+    if correction is not None and not correction.strip():
+        raise InvalidInput("--correct needs a text; --erase forgets what was said so far.")
     with connect() as client:
         if is_erased:
             console.confirm(f"Erase what {conversation_id} remembers?", yes=yes)
@@ -295,9 +297,8 @@ def _print_memory(found: ConversationMemory) -> None:
         console.say(f"From {found.carried.conversation_id}:")
         console.line(found.carried.text)
     for one in found.summaries:
-        console.say(
-            f"Of messages 1 to {one.until}, shown with message {one.message}, by {one.written_by}:"
-        )
+        what = f"Messages 1 to {one.until}, shown" if one.until else "Shown"
+        console.say(f"{what} with message {one.message}, by {one.written_by}:")
         console.line(one.text)
     if found.recalled:
         rows = [(one.message, ", ".join(map(str, one.recalled))) for one in found.recalled]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from guanaco.chat import Sender
-from guanaco_server.chat.memory.notes import readable, request, usable
+from guanaco_server.chat.memory.notes import keeps, readable, request, usable
 from guanaco_server.prompts.layouts import Summary, Utterance
 from guanaco_server.prompts.summaries import unsummarized, within_budget
 
@@ -61,6 +61,19 @@ def test_what_was_forgotten_is_not_summarized() -> None:
 )
 def test_a_text_is_used_if_it_is_of_the_conversation(written: str, kept: str) -> None:
     assert usable(written, "My ferret is called Quillon, said the user.", 40) == kept
+
+
+@pytest.mark.parametrize(
+    ("written", "is_kept"),
+    [
+        ("Kim owns a ferret, Quillon, and moved to Bergen in 1990.", True),
+        ("The wind was fair, and I love the sea, and the ferret is mine.", False),
+        ("", False),
+    ],
+)
+def test_a_text_must_keep_the_names_and_numbers(written: str, is_kept: bool) -> None:
+    by_rule = "The user: My ferret is called Quillon. I moved to Bergen in 1990."
+    assert keeps(written, by_rule) is is_kept
 
 
 def test_a_text_is_cut_at_the_end_of_a_sentence() -> None:

@@ -1,6 +1,7 @@
 """Asks a model for a summary: what it is told, and whether what it wrote can be used.
 
-A fine-tuned chat model may write anything. Its text is used only if most of its words are the conversation's own.
+A fine-tuned chat model may write anything. Its text is used only if most of its words are the conversation's own, and if it
+keeps what the rule (digest.py) finds most telling: names and numbers above all.
 """
 
 from __future__ import annotations
@@ -24,9 +25,14 @@ WRITER = Bot(
 WRITER_USER = "Conversation"
 READ_PART = 0.6  # of the model's prompt, for what it is to summarize
 LEAST_OWN_PART = 0.5  # of a summary's words, that stand in the conversation
+LEAST_KEPT_PART = 0.5  # of what the rule's summary tells
+NAME_WEIGHT = 3.0  # of a name or a number, beside another word
 LEAST_WORDS = 3
 WORDS_PER_TOKEN = 0.7
 WORD = re.compile(r"[^\W\d_]{4,}|\d+")
+ANY_WORD = re.compile(r"\w+")
+NAME = re.compile(r"(?<=[a-z,;] )[A-Z]\w+")  # not at the beginning of a sentence
+SPEAKERS = frozenset({"user"})
 UNSPACED = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af]{2,}")
 
 
@@ -60,6 +66,19 @@ def usable(written: str, source: str, budget: int) -> str:
     if len(own) < LEAST_WORDS or len(own & known) < LEAST_OWN_PART * len(own):
         return ""
     return text
+
+
+def keeps(written: str, by_rule: str) -> bool:
+    """Tell whether a model's text keeps enough of what the rule found worth telling."""
+    names = {name.casefold() for name in NAME.findall(by_rule)}
+    weights = {
+        word: NAME_WEIGHT if word in names or word.isdigit() else 1.0
+        for word in _features(by_rule) | names
+        if word not in SPEAKERS
+    }
+    found = set(ANY_WORD.findall(written.casefold())) | _features(written)
+    kept = sum(weight for word, weight in weights.items() if word in found)
+    return kept >= LEAST_KEPT_PART * sum(weights.values())
 
 
 def _features(text: str) -> set[str]:

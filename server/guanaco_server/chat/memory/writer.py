@@ -1,6 +1,7 @@
 """Writes summaries of long conversations in the background: no turn waits for one.
 
-    a turn is recorded → is a summary due? → a task: the model writes it, else the rule does → shown with the next message
+    a turn is recorded → is a summary due? → a task: the rule writes it, and a model; the model's is used if it
+                                              keeps what the rule's tells → shown with the next message
 
 Nothing is stored before a summary is shown: what a process had written when it died is written again, because it is still due.
 A model is asked only while at most half of its engine's places here are taken and nobody waits for one.
@@ -19,7 +20,14 @@ from guanaco_server.chat.conversations.history import History
 from guanaco_server.chat.gateway.places import TurnPlaces
 from guanaco_server.chat.gateway.turn_queue import Asker
 from guanaco_server.chat.memory.digest import digest
-from guanaco_server.chat.memory.notes import WRITER, WRITER_USER, readable, request, usable
+from guanaco_server.chat.memory.notes import (
+    WRITER,
+    WRITER_USER,
+    keeps,
+    readable,
+    request,
+    usable,
+)
 from guanaco_server.deployments.model_server import (
     Generation,
     ModelServer,
@@ -87,7 +95,7 @@ class SummaryWriter:
             return
         task = asyncio.create_task(self._write(history, live, due))
         self._tasks[history.conversation_id] = task
-        task.add_done_callback(lambda _: self._tasks.pop(history.conversation_id, None))
+        task.add_done_callback(lambda ended: self._note_end(history.conversation_id, ended))
 
     async def finish(self) -> None:
         """Wait until what is being written is written."""
@@ -99,35 +107,43 @@ class SummaryWriter:
             task.cancel()
         await self.finish()
 
+    def _note_end(self, conversation_id: str, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(conversation_id, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a summary of %s cannot be written", conversation_id, exc_info=error)
+
     async def _write(self, history: History, live: LiveSubmission, due: Unsummarized) -> None:
         params = live.serving.params
         budget = min(params.summary_tokens, params.max_input_tokens // SUMMARY_PART)
-        async with self._turns:
+        before = due.previous.text if due.previous is not None else ""
+        text = await asyncio.to_thread(digest, before, due.turns, history.bot.name, budget)
+        written = Summary(text, due.until, RULE)
+        if self._by != BY_RULE:
             try:
-                written = await self._by_model(history, live, due, budget)
+                by_model = await self._by_model(history, live, due, budget)
             except (GuanacoError, ModelServerFault, TimeoutError, OSError) as error:
-                logger.info("a summary is written by rule: %s", error or "the model took too long")
-                written = None
-            if written is None:
-                written = await self._by_rule(history, due, budget)
+                logger.info("A summary is written by rule: %s", error or "the model took too long.")
+            else:
+                if by_model is not None and keeps(by_model.text, text):
+                    written = by_model
         self._metrics.note_summary(written.by)
         if written.text:
             history.written = written
 
-    async def _by_rule(self, history: History, due: Unsummarized, budget: int) -> Summary:
-        before = due.previous.text if due.previous is not None else ""
-        text = await asyncio.to_thread(digest, before, due.turns, history.bot.name, budget)
-        return Summary(text, due.until, RULE)
-
     async def _by_model(
         self, history: History, live: LiveSubmission, due: Unsummarized, budget: int
     ) -> Summary | None:
-        """Return the model's summary; None where it cannot be used, or no model is to be asked."""
-        if self._by == BY_RULE:
-            return None
+        """Return the model's summary; None where it cannot be used, or its engine is busy."""
         writer = live if self._by == OWN else await self._routing.target(self._by)
         if not writer.endpoints or not await self._has_room(writer):
             return None
+        async with self._turns:
+            return await self._in_parts(writer, history, due, budget)
+
+    async def _in_parts(
+        self, writer: LiveSubmission, history: History, due: Unsummarized, budget: int
+    ) -> Summary | None:
+        """Have the model read as much as its prompt has room for, again and again."""
         params = writer.serving.params
         room = params.max_input_tokens + params.max_output_tokens - budget
         text, left = (due.previous.text if due.previous is not None else ""), list(due.turns)
