@@ -4,11 +4,14 @@ the API server and its nodes are the fake ones, the pods' commands run as proces
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from guanaco import Client
@@ -18,12 +21,15 @@ from guanaco.errors import GuanacoError
 from guanaco.submissions import Outcome, Rollout, RolloutPhase, Stage, Status
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.versions import beside
+from guanaco_server.formats.control import TOKEN_VARIABLE
 from tests.e2e.conftest import StartPlatform
 from tests.e2e.test_redeploy_killed import assert_nothing_is_left, is_in, published
 from tests.e2e.test_served_by_vllm import REAL_ENGINE
 from tests.fixtures.fake_kubernetes import statuses
 from tests.fixtures.fake_kubernetes.store import Json
+from tests.fixtures.hub import ControlledHub
 from tests.fixtures.kubernetes import FakeWorld, fake_world, shell
+from tests.fixtures.lora_repos import make_lora_repo
 from tests.fixtures.roles import Roles
 from tests.fixtures.s3 import S3Server
 from tests.fixtures.talking_users import TalkingUsers, misbehave
@@ -267,3 +273,41 @@ def _waiting(world: FakeWorld) -> list[Json]:
 
 def _left(world: FakeWorld) -> list[str]:
     return [line for line in world.left() if not line.startswith("leases/")]
+
+
+@pytest.mark.timeout(900)
+def test_an_adapter_is_served_by_its_bases_pod_also_after_kill_9(
+    world: FakeWorld,
+    start_platform: StartPlatform,
+    settings: dict[str, object],
+    hub: ControlledHub,
+) -> None:
+    for seed, name in enumerate(("one", "two"), 1):
+        make_lora_repo(hub.root / "acme" / name, hub.root / "acme" / "tiny", seed=seed)
+    world.kubelet.back_off_s = 0.2
+    up = start_platform(**settings, **REAL_ENGINE, lora_serving="adapter", engine_cache_bytes=0)
+    developer, app = up.client(Role.DEVELOPER, "ada"), up.client(Role.BACKEND, "app")
+    first = developer.wait(developer.submit("acme/one", name="One").id)
+    assert first.status is Status.DEPLOYED, first.failure
+    second = developer.wait(developer.submit("acme/two", name="Two").id)
+    assert second.status is Status.DEPLOYED, second.failure
+    (deployment,) = world.server.store.all("deployments")
+    assert TOKEN_VARIABLE not in json.dumps(deployment)
+    talks = [
+        app.open_conversation("user-17", next(iter(BOTS.values())), consent=True) for _ in range(2)
+    ]
+    assert {talk.submission_id for talk in talks} == {first.id, second.id}
+    for talk in talks:
+        assert app.send(talk.conversation_id, "Hello!").content
+
+    (pod,) = world.kubelet.pods(deployment["metadata"]["name"])
+    before = world.kubelet.processes[pod["metadata"]["uid"]]
+    for process in psutil.Process(before.pid).children(recursive=True):
+        process.kill()
+    for talk in talks:
+        eventually(partial(_replies, app, talk.conversation_id), "reply", 300)
+    of_second = next(talk for talk in talks if talk.submission_id == second.id)
+    developer.teardown(first.id)
+    assert app.send(of_second.conversation_id, "Still there?").content
+    developer.teardown(second.id)
+    eventually(lambda: _left(world) == [], "cluster without an object of ours")

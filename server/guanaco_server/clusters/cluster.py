@@ -160,6 +160,11 @@ class Cluster(Protocol):
         """True if a running server can become another one in place (``relabel``)."""
         ...
 
+    @property
+    def has_control_routes(self) -> bool:
+        """True if the platform can give orders to a server that runs: the token in its spec's secrets reaches it."""
+        ...
+
     async def relabel(self, spec: DeploymentSpec) -> None:
         """Take note that the server of this name is to be what the spec says, without a restart: somebody gives it its new model.
 

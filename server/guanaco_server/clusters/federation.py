@@ -106,6 +106,10 @@ class Federation:
     def can_relabel(self) -> bool:
         return False
 
+    @property
+    def has_control_routes(self) -> bool:
+        return all(region.cluster.has_control_routes for region in self._regions.values())
+
     async def relabel(self, spec: DeploymentSpec) -> None:
         """Nothing: a pod's template names its artifact, and a pod that starts again loads that one."""
 

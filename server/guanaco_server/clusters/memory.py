@@ -118,6 +118,10 @@ class MemoryCluster:
     def can_relabel(self) -> bool:
         return True
 
+    @property
+    def has_control_routes(self) -> bool:
+        return True
+
     async def relabel(self, spec: DeploymentSpec) -> None:
         self.deployments[spec.name].spec = spec
 

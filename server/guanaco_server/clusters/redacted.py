@@ -60,6 +60,10 @@ class RedactedCluster:
     def can_relabel(self) -> bool:
         return self._cluster.can_relabel
 
+    @property
+    def has_control_routes(self) -> bool:
+        return self._cluster.has_control_routes
+
     async def relabel(self, spec: DeploymentSpec) -> None:
         await self._cluster.relabel(spec)
 

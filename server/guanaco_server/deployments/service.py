@@ -171,7 +171,7 @@ class DeploymentService:
     @property
     def can_add_adapters(self) -> bool:
         """Return whether model servers of this platform have control routes."""
-        return self._cluster.can_relabel
+        return self._cluster.has_control_routes
 
     async def expect_server(self) -> None:
         """Have the cluster prepare for a server that will be wished for in some seconds."""
@@ -395,7 +395,8 @@ class DeploymentService:
         )
         # Beside the URLs, because a certificate that is renewed must not make another spec.
         secrets = {**spec.secrets, **self._store.environment()}
-        if engine is not None and engine.token and self._cluster.can_relabel:
+        takes_orders = self._cluster.can_relabel or deployment.base_key is not None
+        if engine is not None and engine.token and takes_orders:
             secrets[TOKEN_VARIABLE] = engine.token
         return replace(spec, replicas=replicas, secrets=secrets, queue=deployment.queue)
 

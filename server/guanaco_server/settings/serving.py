@@ -55,7 +55,7 @@ class EngineSettings(BaseModel):
     )
     lora_serving: Literal["merged", "adapter"] = Field(
         default="merged",
-        description="How LoRA adapters are served: `merged` makes a whole model and a model server of each; `adapter` adds them to one model server of their base, within seconds, and merges what cannot be served so. Set `adapter` when no process of an earlier version runs any more. On this machine's cluster only; others merge.",
+        description="How LoRA adapters are served: `merged` makes a whole model and a model server of each; `adapter` adds them to one model server of their base, within seconds, and merges what cannot be served so. Set `adapter` when no process of an earlier version runs any more.",
     )
     lora_max_rank: Literal[8, 16, 32, 64, 128, 256] = Field(
         default=64,

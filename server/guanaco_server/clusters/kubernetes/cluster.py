@@ -159,6 +159,10 @@ class KubernetesCluster:
         """Servers that were claimed from a pool may: their pods' template names no artifact."""
         return bool(self._options.pools)
 
+    @property
+    def has_control_routes(self) -> bool:
+        return True
+
     async def relabel(self, spec: DeploymentSpec) -> None:
         """Have the pod that was claimed for this server keep the new order, for a container that starts again. Nothing for a pod of its own."""
         async with self._locks[spec.name]:

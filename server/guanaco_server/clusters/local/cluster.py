@@ -146,6 +146,10 @@ class LocalCluster:
     def can_relabel(self) -> bool:
         return True
 
+    @property
+    def has_control_routes(self) -> bool:
+        return True
+
     async def relabel(self, spec: DeploymentSpec) -> None:
         async with self._locks[spec.name]:
             self._replicas(spec.name).relabel(spec)
