@@ -362,6 +362,26 @@ async def test_j_and_k_and_arrows_read_ratings_one_by_one(site: Site) -> None:
     assert visit.complaints == []
 
 
+async def test_ratings_are_counted_found_and_marked(site: Site) -> None:
+    visit = await site.visit(Role.DEVELOPER, "ada", size=PHONE)
+    page = await visit.open(f"{LLAMA_BARD}/feedback")
+    await expect(page.locator(".lead")).to_have_text(
+        re.compile(r"52 ratings: \s*\d+ up\s+\d+ down")
+    )
+    await expect(page.get_by_label("From")).to_be_hidden()
+    names = await page.locator("#bots option").evaluate_all("all => all.map(one => one.value)")
+    assert "Captain Marlowe" in names
+    await page.get_by_label("Words").fill("THE ISLAND")
+    await page.get_by_label("Bot").fill("Captain Marlowe")
+    await page.get_by_role("button", name="Filter").click()
+    await expect(page.locator(".lead")).to_have_text(re.compile(r"\d+ of 52 fits?: "))
+    await expect(page.locator("#ratings mark").first).to_have_text("the island")
+    await page.locator("#ratings a").first.click()
+    await expect(page.locator("#reading .said mark").first).to_have_text("the island")
+    assert await visit.violations() == []
+    assert visit.complaints == []
+
+
 async def test_reading_on_goes_over_the_end_of_a_page(site: Site) -> None:
     visit = await site.visit(Role.DEVELOPER, "ada")
     page = await visit.open(f"{LLAMA_BARD}/feedback")

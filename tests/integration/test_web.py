@@ -313,12 +313,17 @@ async def test_the_feedback_viewer_filters_and_exports(world: WebWorld) -> None:
     base = "/submissions/ada-model_v1/feedback"
     first = (await ada.get(base)).text
     assert len(re.findall('data-id="', first)) == 25
+    assert "30 ratings" in first
+    assert re.search(r"20 up.*10 down", first, re.DOTALL)
+    assert re.search(r'<option value="\w+">30 ratings</option>', first)
     more = re.search(r'href="([^"]+cursor=[^"]+)">More', first)
     assert more
     second = (await ada.get(more[1].replace("&amp;", "&"))).text
     assert len(re.findall('data-id="', second)) == 5
     down = (await ada.get(f"{base}?rating=down&text=OPINION")).text
     assert len(re.findall('data-id="', down)) == 10
+    assert "10 of 30 fit" in down
+    assert "<mark>opinion</mark> 27" in down
     exported = await ada.get(f"{base}.jsonl?rating=down")
     assert len(exported.text.splitlines()) == 10
     assert "attachment" in exported.headers["content-disposition"]

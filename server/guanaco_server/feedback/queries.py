@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, delete, func, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Row, Subquery, delete, func, or_, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import InstrumentedAttribute
 
 from guanaco.feedback import FeedbackFilter, Order
 from guanaco_server.chat.conversations.records import user_key
@@ -134,6 +135,37 @@ async def copies(
         .limit(limit)
     )
     return rows.all()
+
+
+async def votes(
+    session: AsyncSession, submission_id: str, wanted: FeedbackFilter, limit: int
+) -> dict[bool, int]:
+    """Count the newest ``limit`` copies that fit, by up and down."""
+    newest = _newest(FeedbackCopyRow.thumbs_up, submission_id, limit, *conditions(wanted))
+    counted = select(newest.c.thumbs_up, func.count()).group_by(newest.c.thumbs_up)
+    return {up: count for up, count in await session.execute(counted)}
+
+
+async def bots(
+    session: AsyncSession, submission_id: str, limit: int, within: int
+) -> Sequence[Row[str, int]]:
+    """Return the bots that most of the newest ``within`` copies are of, with their counts."""
+    newest = _newest(FeedbackCopyRow.bot_name, submission_id, within)
+    count = func.count()
+    ranked = select(newest.c.bot_name, count).group_by(newest.c.bot_name)
+    found = await session.execute(ranked.order_by(count.desc(), newest.c.bot_name).limit(limit))
+    return found.all()
+
+
+def _newest(
+    column: InstrumentedAttribute[Any],
+    submission_id: str,
+    limit: int,
+    *wanted: ColumnElement[bool],
+) -> Subquery:
+    """Select one column of a submission's newest copies, so that what counts them is bounded."""
+    rows = select(column).where(FeedbackCopyRow.submission_id == submission_id, *wanted)
+    return rows.order_by(FeedbackCopyRow.number.desc()).limit(limit).subquery()
 
 
 async def copy_of(session: AsyncSession, feedback_id: str) -> Row[str, str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -37,6 +38,22 @@ from guanaco_server.submissions.service import SubmissionService
 EVERYTHING = FeedbackFilter()
 EXPORT_PAGE = 1_000  # ratings with their conversations, in memory at once
 READ_RAW = "read raw feedback"
+MOST_COUNTED = 10_000  # newest ratings that an overview counts
+BOTS_LISTED = 50
+
+
+@dataclass(frozen=True)
+class RatingOverview:
+    """``up`` and ``down`` are those that fit a filter, ``total`` all; MOST_COUNTED stands for that many or more."""
+
+    total: int
+    up: int
+    down: int
+    bots: Sequence[tuple[str, int]]
+
+    @property
+    def fitting(self) -> int:
+        return self.up + self.down
 
 
 class FeedbackService:
@@ -131,6 +148,24 @@ class FeedbackService:
         return FeedbackPage(
             items=[reader(Feedback).from_json(document) for _, document in rows],
             next_cursor=cursors.encode(rows[-1][0]) if rows else None,
+        )
+
+    async def overview(
+        self, account: Account, submission_id: str, wanted: FeedbackFilter
+    ) -> RatingOverview:
+        """Count the copies, all and those that fit, and list the bots that were rated most."""
+        await self._submissions.ensure_visible(account, submission_id)
+        async with self._database.read(may_be_stale=True) as session:
+            fitting = await queries.votes(session, submission_id, wanted, MOST_COUNTED)
+            every = fitting
+            if wanted != EVERYTHING:
+                every = await queries.votes(session, submission_id, EVERYTHING, MOST_COUNTED)
+            bots = await queries.bots(session, submission_id, BOTS_LISTED, MOST_COUNTED)
+        return RatingOverview(
+            total=sum(every.values()),
+            up=fitting.get(True, 0),
+            down=fitting.get(False, 0),
+            bots=[(name, count) for name, count in bots],
         )
 
     async def find(self, account: Account, feedback_id: str) -> Feedback:

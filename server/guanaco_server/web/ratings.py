@@ -14,7 +14,7 @@ from guanaco.feedback import ExportFormat, Feedback, FeedbackFilter, Order
 from guanaco_server.accounts.service import Account
 from guanaco_server.feedback import cursors
 from guanaco_server.feedback.export import Export
-from guanaco_server.feedback.service import FeedbackService
+from guanaco_server.feedback.service import FeedbackService, RatingOverview
 from guanaco_server.http.errors import describe_problems
 
 PAGE_RATINGS = 25
@@ -129,6 +129,11 @@ class RatingReader:
         )
         has_more = len(page.items) > PAGE_RATINGS
         return page.items[:PAGE_RATINGS], page.next_cursor if has_more else None
+
+    async def overview(
+        self, account: Account, submission_id: str, wanted: RatingFilter
+    ) -> RatingOverview:
+        return await self._feedback.overview(account, submission_id, wanted.wanted())
 
     async def find(self, account: Account, submission_id: str, feedback_id: str) -> Feedback:
         """FeedbackNotFound also for another submission's rating."""

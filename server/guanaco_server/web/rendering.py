@@ -19,7 +19,7 @@ from markupsafe import Markup
 from guanaco.errors import GuanacoError
 from guanaco_server.http.errors import status_of
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.web import words
+from guanaco_server.web import highlighting, words
 from guanaco_server.web.assets import Assets
 from guanaco_server.web.viewer import NOBODY, Viewer
 
@@ -49,6 +49,8 @@ FILTERS = (
     words.decimal,
     words.headline,
     words.prose,
+    highlighting.marked,
+    highlighting.excerpt,
 )
 TIMES = (words.moment, words.day, words.clock)
 

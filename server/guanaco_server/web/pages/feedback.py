@@ -15,6 +15,7 @@ from guanaco.feedback import ExportFormat, Order
 from guanaco.forms import FIRST_YEAR, LAST_YEAR
 from guanaco_server.feedback.api import file_answer
 from guanaco_server.feedback.export import formats
+from guanaco_server.feedback.service import MOST_COUNTED
 from guanaco_server.http.routes import Routes
 from guanaco_server.web.guards import Member
 from guanaco_server.web.ratings import RatingFilter, RatingPage
@@ -78,6 +79,8 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
             submission=submission,
             wanted=wanted,
             order=order,
+            overview=await web.ratings.overview(member.account, submission_id, wanted),
+            most_counted=MOST_COUNTED,
             **_places(submission_id, page, wanted, order, cursor, show),
         )
 
@@ -97,7 +100,7 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
     ) -> Response:
         found = await web.ratings.find(member.account, submission_id, feedback_id)
         submission = await web.submissions.require_visible(member.account, submission_id)
-        return web.pages.show(request, "rating.html", submission=submission, rating=found)
+        return web.pages.show(request, "rating.html", submission=submission, rating=found, hit="")
 
 
 def _places(
