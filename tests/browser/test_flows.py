@@ -61,6 +61,34 @@ async def test_a_stranger_submits_from_the_form(site: Site) -> None:
     await expect(page.locator("#log")).to_contain_text("Submitted acme/new-model.")
 
 
+async def test_a_form_comes_back_when_the_session_has_ended(site: Site) -> None:
+    visit = await site.visit(Role.DEVELOPER, "ada", size=PHONE)
+    page = await visit.open("/submissions/new")
+    await page.get_by_label("Repo").fill("acme/new-model")
+    await page.get_by_text("Prompt, sampling and precision").click()
+    await page.get_by_label("temperature").fill("0.7")
+    await page.context.clear_cookies()
+    await page.get_by_role("button", name="Submit").click()
+    await expect(page.get_by_role("status")).to_contain_text("What you filled in is kept")
+    assert await visit.violations() == []
+    await page.get_by_label("API key").fill(await site.world.key(Role.DEVELOPER, "ada"))
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("button", name="Go on with the form")).to_be_focused()
+    assert await visit.violations() == []
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_label("Repo")).to_have_value("acme/new-model")
+    await page.get_by_text("Prompt, sampling and precision").click()
+    await expect(page.get_by_label("temperature")).to_have_value("0.7")
+    await page.get_by_label("temperature").fill("7")
+    await page.get_by_role("button", name="Submit").click()
+    await expect(page.get_by_label("temperature")).to_have_accessible_description(
+        "It must be 2 or less."
+    )
+    await page.get_by_label("temperature").fill("0.7")
+    await page.get_by_role("button", name="Submit").click()
+    await expect(page.get_by_role("heading", name="new-model")).to_be_visible()
+
+
 async def test_the_log_and_the_stages_follow_live(site: Site) -> None:
     visit = await site.visit(Role.DEVELOPER, "edsger")
     page = await visit.open(OWL)

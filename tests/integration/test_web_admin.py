@@ -212,7 +212,8 @@ async def test_a_canary_is_begun_and_rolled_back_by_its_developer(world: WebWorl
         fields = {"percent": percent, "minutes": minutes}
         refused = await send(ada, f"{base}/canary", fields, f"{base}/canary")
         assert refused.status_code == 422
-        assert "A canary takes a share" in refused.text
+        assert "5 % is usual." in refused.text or "60 is usual." in refused.text
+        assert 'aria-invalid="true"' in refused.text
     assert f'href="{base}/canary"' in (await ada.get(base)).text
     fields = {"percent": "5", "minutes": "30"}
     assert (await ada.post(f"{base}/canary", data=fields)).status_code == 403, "without the token"

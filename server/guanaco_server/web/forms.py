@@ -11,6 +11,8 @@ from guanaco_server.web.viewer import is_form_token
 
 MEDIA_TYPE = "application/x-www-form-urlencoded"
 MOST_FIELDS = 100
+KEPT = "kept."  # before the name of a field that signing in gives back
+NEVER_KEPT = ("form_token", "hub_token", "key")  # secrets
 TOKEN_FIELD = "form_token"  # noqa: S105 - a field's name
 
 
@@ -37,8 +39,34 @@ def require_same_origin(request: Request) -> None:
         raise _not_from_here()
 
 
+class FormKept(Exception):
+    """A form that came after its session had ended. ``path`` is where it is sent again."""
+
+    def __init__(self, path: str, fields: dict[str, str]) -> None:
+        super().__init__(path)
+        self.path = path
+        self.fields = keepable(fields)
+
+
+def keepable(fields: dict[str, str]) -> dict[str, str]:
+    """Leave out secrets."""
+    return {name: value for name, value in fields.items() if name not in NEVER_KEPT}
+
+
+def kept_of(fields: dict[str, str]) -> dict[str, str]:
+    """Return the fields of another form that the form to sign in carries."""
+    kept = {
+        name.removeprefix(KEPT): value for name, value in fields.items() if name.startswith(KEPT)
+    }
+    return keepable(kept)
+
+
+def has_token(fields: dict[str, str], cookie: str) -> bool:
+    return bool(cookie) and is_form_token(fields.get(TOKEN_FIELD, ""), cookie)
+
+
 def require_token(fields: dict[str, str], cookie: str) -> None:
-    if not cookie or not is_form_token(fields.get(TOKEN_FIELD, ""), cookie):
+    if not has_token(fields, cookie):
         raise _not_from_here()
 
 

@@ -18,6 +18,7 @@ from guanaco.errors import Forbidden, Unauthenticated
 from guanaco_server.accounts.service import Account
 from guanaco_server.web import forms
 from guanaco_server.web.beta_chat import BetaChat, Visitor
+from guanaco_server.web.forms import FormKept
 from guanaco_server.web.sessions import NewSession, SessionService
 from guanaco_server.web.viewer import NOBODY, Viewer, form_token
 
@@ -25,14 +26,19 @@ SESSION_COOKIE = "guanaco_session"
 CHAT_COOKIE = "guanaco_chat"
 CHAT_PATH = "/chat"
 CHAT_DAYS = 180
+GIVEN_BACK = "given_back"  # a field of the form that only asks for another form to be shown
 
 
 @dataclass(frozen=True)
 class Member:
-    """Somebody signed in, with the role that the page is for; ``fields`` are those of a form."""
+    """Somebody signed in, with the role that the page is for; ``fields`` are those of a form.
+
+    ``is_given_back``: the form was sent with a session that has ended since, and is to be shown again, not carried out.
+    """
 
     account: Account
     fields: dict[str, str]
+    is_given_back: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,16 +76,33 @@ class Guards:
 
         return Depends(_marked(guard, is_public=True))
 
-    def member(self, *roles: Role) -> Any:
-        """One that gives the Member; the public is sent to sign in."""
+    def member(self, *roles: Role, keeps_form: bool = False) -> Any:
+        """One that gives the Member; the public is sent to sign in.
+
+        ``keeps_form``: a form that comes after its session has ended is not lost. The route shows it again where
+        ``is_given_back`` says so.
+        """
         allowed = frozenset(roles) | {Role.ADMIN}
 
         async def guard(request: Request) -> Member:
             viewer = await self._look(request)
+            is_kept = keeps_form and request.method == "POST"
             if viewer.account is None:
+                if is_kept:
+                    raise await _kept_form(request)
                 raise Unauthenticated("This page is for those who are signed in.")
-            fields = await _posted_fields(request, viewer.cookie)
-            return Member(_require(viewer.account, allowed), fields)
+            account = _require(viewer.account, allowed)
+            if not is_kept:
+                return Member(account, await _posted_fields(request, viewer.cookie))
+            forms.require_same_origin(request)
+            fields = await forms.read_form(request)
+            if forms.TOKEN_FIELD not in fields:
+                forms.require_token(fields, viewer.cookie)
+            is_given_back = GIVEN_BACK in fields or not forms.has_token(fields, viewer.cookie)
+            request.state.is_given_back = is_given_back
+            return Member(
+                account, forms.keepable(fields) if is_given_back else fields, is_given_back
+            )
 
         return Depends(_marked(guard, roles=allowed))
 
@@ -143,6 +166,11 @@ class Guards:
 
     def _is_secure(self, request: Request) -> bool:
         return self._is_https or request.url.scheme == "https"
+
+
+async def _kept_form(request: Request) -> FormKept:
+    forms.require_same_origin(request)
+    return FormKept(request.url.path, await forms.read_form(request))
 
 
 async def _posted_fields(request: Request, cookie: str) -> dict[str, str]:

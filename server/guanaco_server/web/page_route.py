@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -16,6 +16,7 @@ from guanaco.errors import GuanacoError, InvalidInput, NotFound, Unauthenticated
 from guanaco_server.database.replica import STALENESS_S, is_writer
 from guanaco_server.http import errors as http_errors
 from guanaco_server.http.routes import LateRoute
+from guanaco_server.web.forms import FormKept
 from guanaco_server.web.rendering import Pages, see_other
 
 API_PATHS = ("/api/", "/v1/")
@@ -46,6 +47,8 @@ def page_route(pages: Pages, *, has_replica: bool) -> type[LateRoute]:
             async def translated(request: Request) -> Response:
                 try:
                     return await answer(request)
+                except FormKept as kept:
+                    return show_sign_in(pages, request, kept.path, status=401, kept=kept.fields)
                 except GuanacoError as error:
                     return _answer(pages, request, error)
                 except RequestValidationError as error:
@@ -85,6 +88,21 @@ def install_error_pages(app: FastAPI, pages: Pages) -> None:
         return pages.error(request, http_errors.internal_fault(what, error))
 
 
+def show_sign_in(
+    pages: Pages,
+    request: Request,
+    then: str,
+    *,
+    status: int = 200,
+    problem: str | None = None,
+    kept: Mapping[str, str] | None = None,
+) -> Response:
+    """Show the form to sign in. ``then`` is the page that follows, or where the ``kept`` form is sent."""
+    return pages.show(
+        request, "signin.html", status=status, next=then, problem=problem, kept=kept or {}
+    )
+
+
 def _answer(pages: Pages, request: Request, error: GuanacoError) -> Response:
     if EVENT_STREAM in request.headers.get("accept", ""):
         return http_errors.answer(error)
@@ -94,9 +112,10 @@ def _answer(pages: Pages, request: Request, error: GuanacoError) -> Response:
 
 
 def _back(request: Request) -> str:
-    """Return the page to go to after signing in: the one that was asked for, or a form's own page."""
+    """Return the page to go to after signing in: the one that was asked for, or the page that a form was on."""
     if request.method != "GET":
-        return "/"
+        page = urlsplit(request.headers.get("referer", ""))
+        return page.path or "/" if page.netloc == request.headers.get("host") else "/"
     query = f"?{request.url.query}" if request.url.query else ""
     return request.url.path + query
 

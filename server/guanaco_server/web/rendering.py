@@ -83,7 +83,11 @@ class Pages:
         """The page; who looks at it is known from the request."""
         viewer: Viewer = getattr(request.state, "viewer", NOBODY)
         text = self._environment.get_template(template).render(
-            viewer=viewer, path=request.url.path, now=self._clock.now(), **values
+            viewer=viewer,
+            path=request.url.path,
+            now=self._clock.now(),
+            is_given_back=getattr(request.state, "is_given_back", False),
+            **values,
         )
         return HTMLResponse(text, status_code=status, headers=SECURITY_HEADERS)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from fastapi import Request
 from fastapi.responses import Response
 
 from guanaco.accounts import Role
-from guanaco.errors import InvalidInput
 from guanaco.feedback import ErasureRequest
 from guanaco.submissions import PIPELINE_STATUSES, Status
 from guanaco_server.deployments.deployment import replicas_of
@@ -63,19 +63,18 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
 
     @routes.get("/admin/users")
     async def show_erasure(request: Request, member: Member = admin) -> Response:
-        return web.pages.show(request, "admin/users.html", erased=None)
+        return _erasure(web, request, {})
 
     @routes.post("/admin/users/erase")
     async def erase(request: Request, member: Member = admin) -> Response:
         user_id = member.fields.get("user_id", "").strip()
         if not user_id or user_id != member.fields.get("again", "").strip():
-            raise InvalidInput(
-                "The two ids are not the same.", hint="Type the user's id twice: this is final."
-            )
+            problem = "The two ids are not the same. Type the id twice: this is final."
+            return _erasure(web, request, member.fields, problem)
         backend = member.fields.get("backend", "").strip() or None
         erasure = ErasureRequest(user_id=user_id, account=backend)
         erased = await web.erasures.erase(member.account, erasure)
-        return web.pages.show(request, "admin/users.html", erased=erased)
+        return web.pages.show(request, "admin/users.html", erased=erased, fields={}, problem=None)
 
     @routes.get("/admin/audit")
     async def read_audit(
@@ -83,3 +82,13 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
     ) -> Response:
         found = await web.audit.list(AUDIT_ROWS, cursor or None)
         return web.pages.show(request, "admin/audit.html", found=found, is_first=not cursor)
+
+
+def _erasure(
+    web: WebRoom, request: Request, fields: Mapping[str, str], problem: str | None = None
+) -> Response:
+    """The second id is never filled in again: it is typed on purpose."""
+    status = 422 if problem else 200
+    return web.pages.show(
+        request, "admin/users.html", status=status, erased=None, fields=fields, problem=problem
+    )

@@ -12,10 +12,10 @@ from pydantic import TypeAdapter, ValidationError
 from guanaco.accounts import Role
 from guanaco.competitions import OPEN, AssignmentKind, Competition, CompetitionRequest, RankingRule
 from guanaco.errors import NotFound
-from guanaco.errors.validation import problems_of
 from guanaco.forms import Slug
 from guanaco.open_enum import OpenEnum
 from guanaco_server.http.routes import Routes
+from guanaco_server.web.field_problems import field_problems
 from guanaco_server.web.guards import Member
 from guanaco_server.web.rendering import see_other
 from guanaco_server.web.room import WebRoom
@@ -36,6 +36,7 @@ EMPTY = {
 
 def add_routes(routes: Routes, web: WebRoom) -> None:
     admin = web.guards.member(Role.ADMIN)
+    sender = web.guards.member(Role.ADMIN, keeps_form=True)
 
     @routes.get("/admin/competitions")
     async def list_competitions(request: Request, member: Member = admin) -> Response:
@@ -52,22 +53,26 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
         return _form(web, request, _fields(found), found, {})
 
     @routes.post("/admin/competitions")
-    async def create(request: Request, member: Member = admin) -> Response:
+    async def create(request: Request, member: Member = sender) -> Response:
         fields = EMPTY | member.fields
+        if member.is_given_back:
+            return _form(web, request, fields, None, {})
         try:
             competition_id = _SLUG.validate_python(fields["id"].strip())
         except ValidationError as error:
-            problems = {"id": " ".join(text for _, text in problems_of(error))}
-            return _form(web, request, fields, None, problems)
+            (sentence,) = field_problems(error).values()
+            return _form(web, request, fields, None, {"id": sentence})
         if competition_id in {found.id for found in await web.competitions.list_all()}:
             problems = {"id": "There is a competition with this id already; open it to change it."}
             return _form(web, request, fields, None, problems)
         return await put(request, member, competition_id, fields, None)
 
     @routes.post("/admin/competitions/{competition_id}")
-    async def change(request: Request, competition_id: str, member: Member = admin) -> Response:
+    async def change(request: Request, competition_id: str, member: Member = sender) -> Response:
         existing = await web.competitions.find(competition_id)
         fields = EMPTY | member.fields | {"id": competition_id}
+        if member.is_given_back:
+            return _form(web, request, fields, existing, {})
         return await put(request, member, competition_id, fields, existing)
 
     async def put(
@@ -80,8 +85,7 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
         try:
             wanted = CompetitionRequest.model_validate(_request(fields, existing))
         except ValidationError as error:
-            problems = {place.rpartition(".")[2]: text for place, text in problems_of(error)}
-            return _form(web, request, fields, existing, problems)
+            return _form(web, request, fields, existing, field_problems(error))
         await web.competitions.put(competition_id, wanted, member.account)
         return see_other("/admin/competitions")
 

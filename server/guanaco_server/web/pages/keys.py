@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from fastapi import Request
 from fastapi.responses import Response
 from pydantic import ValidationError
 
 from guanaco.accounts import CreatedKey, KeyRequest, Role
 from guanaco.errors import GuanacoError, LastAdminKey
-from guanaco.errors.validation import one_sentence
 from guanaco_server.http.errors import status_of
 from guanaco_server.http.routes import Routes
+from guanaco_server.web.field_problems import field_problems
 from guanaco_server.web.guards import Member
 from guanaco_server.web.pages.leaderboard import PageNumber
 from guanaco_server.web.rendering import see_other
@@ -21,22 +24,29 @@ ROWS = 100
 
 def add_routes(routes: Routes, web: WebRoom) -> None:
     admin = web.guards.member(Role.ADMIN)
+    sender = web.guards.member(Role.ADMIN, keeps_form=True)
 
     @routes.get("/admin/keys")
     async def list_keys(request: Request, page: PageNumber = 1, member: Member = admin) -> Response:
         return await _show(web, request, page=page)
 
     @routes.post("/admin/keys")
-    async def create_key(request: Request, member: Member = admin) -> Response:
+    async def create_key(request: Request, member: Member = sender) -> Response:
+        fields = {name: member.fields.get(name, "").strip() for name in ("role", "name")}
+        if member.is_given_back:
+            return await _show(web, request, fields=fields)
         try:
-            wanted = KeyRequest.model_validate(
-                {name: member.fields.get(name, "").strip() for name in ("role", "name")}
-            )
+            wanted = KeyRequest.model_validate(fields)
             created = await web.accounts.create_key(wanted, member.account)
         except ValidationError as error:
-            return await _show(web, request, status=422, problem=one_sentence(error))
+            return await _show(
+                web, request, status=422, fields=fields, problems=field_problems(error)
+            )
         except GuanacoError as error:
-            return await _show(web, request, status=status_of(error), problem=error.detail)
+            problems = {"": error.detail}
+            return await _show(
+                web, request, status=status_of(error), fields=fields, problems=problems
+            )
         answer = await _show(web, request, created=created)
         answer.headers["Cache-Control"] = "no-store"
         return answer
@@ -50,7 +60,7 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
         try:
             await web.accounts.revoke_key(key_id, member.account)
         except LastAdminKey as error:
-            return await _show(web, request, status=status_of(error), problem=error.detail)
+            return await _show(web, request, status=status_of(error), problems={"": error.detail})
         return see_other("/admin/keys")
 
 
@@ -60,7 +70,8 @@ async def _show(
     page: int = 1,
     status: int = 200,
     created: CreatedKey | None = None,
-    problem: str | None = None,
+    fields: Mapping[str, str] = MappingProxyType({}),
+    problems: Mapping[str, str] = MappingProxyType({}),
 ) -> Response:
     keys = (await web.accounts.list_keys())[::-1]
     return web.pages.show(
@@ -73,5 +84,6 @@ async def _show(
         total=len(keys),
         roles=list(Role),
         created=created,
-        problem=problem,
+        fields=fields,
+        problems=problems,
     )

@@ -7,9 +7,9 @@ from fastapi.responses import Response
 from pydantic import ValidationError
 
 from guanaco.accounts import Role
-from guanaco.errors.validation import problems_of
 from guanaco.quotas import Quota, QuotaOverride
 from guanaco_server.http.routes import Routes
+from guanaco_server.web.field_problems import field_problems
 from guanaco_server.web.guards import Member
 from guanaco_server.web.rendering import see_other
 from guanaco_server.web.room import WebRoom
@@ -25,6 +25,7 @@ LABELS = {
 
 def add_routes(routes: Routes, web: WebRoom) -> None:
     developer, admin = web.guards.member(Role.DEVELOPER), web.guards.member(Role.ADMIN)
+    sender = web.guards.member(Role.ADMIN, keeps_form=True)
 
     @routes.get("/quota")
     async def show_own(request: Request, member: Member = developer) -> Response:
@@ -38,13 +39,15 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
         return _show(web, request, quota, fields, {}, 200)
 
     @routes.post("/admin/accounts/{name}")
-    async def set_quota(request: Request, name: str, member: Member = admin) -> Response:
+    async def set_quota(request: Request, name: str, member: Member = sender) -> Response:
+        if member.is_given_back:
+            quota = await web.quotas.quota_named(name)
+            return _show(web, request, quota, member.fields, {}, 200)
         try:
             override = _override(member.fields)
         except ValidationError as error:
-            problems = dict(problems_of(error))
             quota = await web.quotas.quota_named(name)
-            return _show(web, request, quota, member.fields, problems, 422)
+            return _show(web, request, quota, member.fields, field_problems(error), 422)
         quota = await web.quotas.set(name, override, member.account)
         return see_other(f"/admin/accounts/{quota.account}")
 

@@ -11,7 +11,9 @@ from guanaco.accounts import Role
 from guanaco.errors import Unauthenticated
 from guanaco_server.accounts.service import Account
 from guanaco_server.http.routes import Routes
+from guanaco_server.web.forms import kept_of
 from guanaco_server.web.guards import Member
+from guanaco_server.web.page_route import show_sign_in
 from guanaco_server.web.rendering import see_other
 from guanaco_server.web.room import WebRoom
 from guanaco_server.web.throttle import Throttle
@@ -31,7 +33,7 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
     ) -> Response:
         if viewer.account is not None:
             return see_other(_place(next, viewer.account))
-        return web.pages.show(request, "signin.html", next=next, problem=None)
+        return show_sign_in(web.pages, request, next)
 
     @routes.post("/signin")
     async def sign_in(
@@ -39,14 +41,19 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
     ) -> Response:
         address = request.client.host if request.client else ""
         wrong_keys.require_room(address)
-        wanted = fields.get("next", "")
+        wanted, kept = fields.get("next", ""), kept_of(fields)
         try:
             new = await web.sessions.begin(fields.get("key", "").strip())
         except Unauthenticated:
             wrong_keys.note(address)
             problem = "That key is wrong, or was revoked."
-            return web.pages.show(request, "signin.html", status=401, next=wanted, problem=problem)
-        answer = see_other(_place(wanted, new.account))
+            return show_sign_in(web.pages, request, wanted, status=401, problem=problem, kept=kept)
+        place = _place(wanted, new.account)
+        if kept and place == wanted:
+            request.state.viewer = Viewer(new.account, new.cookie)
+            answer: Response = web.pages.show(request, "resume.html", action=place, kept=kept)
+        else:
+            answer = see_other(place)
         web.guards.keep_session(answer, request, new)
         return answer
 

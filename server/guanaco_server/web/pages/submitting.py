@@ -10,12 +10,12 @@ from pydantic import SecretStr, ValidationError
 
 from guanaco.accounts import Role
 from guanaco.errors import InvalidInput, QuotaExceeded, TooManySubmissions
-from guanaco.errors.validation import problems_of
 from guanaco.parameters import GenerationParams, parameters
 from guanaco.prompts import PRESETS
 from guanaco.submissions import Quantization, SubmissionRequest, WeightDtype
 from guanaco_server.http.errors import status_of
 from guanaco_server.http.routes import Routes
+from guanaco_server.web.field_problems import field_problems, in_short
 from guanaco_server.web.guards import Member
 from guanaco_server.web.rendering import see_other
 from guanaco_server.web.room import WebRoom
@@ -24,19 +24,21 @@ from guanaco_server.web.viewer import new_cookie
 
 def add_routes(routes: Routes, web: WebRoom) -> None:
     developer = web.guards.member(Role.DEVELOPER)
+    sender = web.guards.member(Role.DEVELOPER, keeps_form=True)
 
     @routes.get("/submissions/new")
     async def show_form(request: Request, member: Member = developer) -> Response:
         return _show(web, request, _defaults(), {}, 200)
 
     @routes.post("/submissions/new")
-    async def submit(request: Request, member: Member = developer) -> Response:
+    async def submit(request: Request, member: Member = sender) -> Response:
         fields = _defaults() | member.fields
+        if member.is_given_back:
+            return _show(web, request, fields, {}, 200)
         try:
             wanted = SubmissionRequest.model_validate(_request(fields))
         except ValidationError as error:
-            problems = {place.removeprefix("params."): text for place, text in problems_of(error)}
-            return _show(web, request, fields, problems, 422)
+            return _show(web, request, fields, field_problems(error), 422)
         key = member.fields.get("once") or None
         try:
             submission = await web.submissions.submit(
@@ -64,6 +66,7 @@ def _show(
         status=status,
         fields=fields,
         problems=problems,
+        in_short=in_short(problems),
         params=parameters(),
         formatters=list(PRESETS),
         dtypes=list(WeightDtype),
