@@ -48,6 +48,7 @@ DEVELOPER_PAGES = (
 )
 ADMIN_PAGES = (
     "/admin",
+    "/admin?period=month",
     "/submissions",
     "/submissions/edsger-owl-13b_v1/cancel",
     "/admin/deployments",

@@ -11,8 +11,12 @@ from pydantic import ValidationError
 
 from guanaco.accounts import Role
 from guanaco.competitions import CompetitionRequest
+from guanaco.errors import Blame
+from guanaco.submissions import Failure, Status
 from guanaco_server.database.database import Database
+from guanaco_server.deployments.memory_server import Script
 from guanaco_server.settings import Settings
+from guanaco_server.submissions.tables import SubmissionRow
 from tests.fixtures.web import WebWorld
 from tests.fixtures.web_client import HERE, agreed, send, signed_in
 
@@ -234,3 +238,53 @@ async def test_a_canary_is_begun_and_rolled_back_by_its_developer(world: WebWorl
     assert rollout.phase == "cancelled"
     bob = await signed_in(world, Role.DEVELOPER, "bob")
     assert (await bob.get(f"{base}/canary")).status_code == 404
+
+
+@pytest.mark.both_databases
+async def test_the_overview_draws_replies_ratings_errors_and_cost(world: WebWorld) -> None:
+    submission_id = await world.model("Llama Bard", "ada")
+    await world.rate(submission_id, True)
+    await world.operate(submission_id)
+    root = await signed_in(world, Role.ADMIN, "root")
+    day = plain(await root.get("/admin"))
+    month = plain(await root.get("/admin?period=month"))
+    assert "1,965 replies, 133 ratings, 30 errors (1.5 % of replies)" in month
+    for name in ("Replies", "Ratings", "Errors", "Cost"):
+        assert f"<figcaption>{name} per hour" in day
+        assert f"<figcaption>{name} per day" in month
+    assert (await root.get("/admin?period=century")).status_code == 422
+
+
+async def test_a_reply_an_error_and_a_rating_are_counted_once(world: WebWorld) -> None:
+    await world.model("Llama Bard", "ada")
+    await world.routing.refresh()
+    backend = await world.http(Role.BACKEND)
+    conversation = await world.open(backend, "user-1")
+    await world.greet(backend, conversation)
+    world.model_server.scripts = [Script(fault="It died.")]
+    failed = await backend.post(f"/conversations/{conversation}/messages", json={"content": "Ahoy"})
+    assert failed.status_code >= 500
+    body = {"thumbs_up": True, "text": "Fine."}
+    await backend.post(f"/conversations/{conversation}/feedback", json=body)
+    await world.platform.rooms.alerts.recorder.write()
+    root = await signed_in(world, Role.ADMIN, "root")
+    shown = plain(await root.get("/admin"))
+    assert "1 reply, 1 rating, 1 error (50.0 % of replies)" in shown
+
+
+async def test_a_long_failure_is_cut_on_the_overview(world: WebWorld) -> None:
+    ada = await world.developer("ada")
+    await world.publish(ada, "ada-broken_v1", Status.FAILED)
+    detail = "The model server ended.\n" + "  a line of a traceback\n" * 500
+    async with world.database.write() as session:
+        row = await session.get(SubmissionRow, "ada-broken_v1")
+        assert row is not None
+        row.failure = Failure(code="engine_ended", detail=detail, blame=Blame.PLATFORM)
+    root = await signed_in(world, Role.ADMIN, "root")
+    shown = plain(await root.get("/admin"))
+    assert 'clip">The model server ended.</span><details' in shown
+
+
+def plain(answer: httpx.Response) -> str:
+    assert answer.status_code == 200
+    return answer.text.replace("\u202f", " ")

@@ -11,7 +11,6 @@ from guanaco_server.database.database import Database
 from guanaco_server.submissions.service import SubmissionFilter
 from tests.fixtures.web import WebWorld
 from tests.fixtures.web_client import browser, send, signed_in, token
-from tests.integration.test_web import world as world
 
 FORM = {"repo": "acme/wolf", "name": "Grey Wolf", "temperature": "0.3", "formatter": "chatml"}
 HIDDEN = re.compile(r'<input type="hidden" name="([^"]+)" value="([^"]*)">')

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import case, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.webhooks import DeliveryState
@@ -38,6 +38,21 @@ async def counts_between(
         .group_by(row.measure)
     )
     return {measure: int(count) for measure, count in await session.execute(statement)}
+
+
+async def counts_by_slot(
+    session: AsyncSession, edges: Sequence[datetime], measures: Sequence[str]
+) -> dict[tuple[int, str], int]:
+    """Return the sums within each slot, from one edge to the next, by the slot's number and the measure."""
+    row = ServiceCountRow
+    slot = case(*((row.at < end, number) for number, end in enumerate(edges[1:])))
+    statement = (
+        select(slot, row.measure, func.sum(row.count))
+        .where(row.measure.in_(measures), row.at >= edges[0], row.at < edges[-1])
+        .group_by(slot, row.measure)
+    )
+    found = await session.execute(statement)
+    return {(number, measure): int(count) for number, measure, count in found}
 
 
 async def forget_counts(session: AsyncSession, before: datetime) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from guanaco.alerts import Alert, AlertMessage, AlertMessageKind, Alerts, ServiceLevel
 from guanaco.webhooks import DeliveryState
@@ -14,10 +15,20 @@ from guanaco_server.alerts.slack import test_body
 from guanaco_server.alerts.tables import AlertMessageRow, AlertRow
 from guanaco_server.alerts.watch import AlertWatch
 from guanaco_server.database.database import Database
+from guanaco_server.observability.tally import ERRORS, RATINGS, TURNS
 from guanaco_server.runtime.clock import Clock
 
 SHOWN_ENDED = timedelta(days=7)
 SHOWN_MESSAGES = 20
+
+
+@dataclass(frozen=True)
+class Activity:
+    """Counts of a slot of time: whole replies, replies that failed, ratings."""
+
+    turns: int
+    errors: int
+    ratings: int
 
 
 class AlertService:
@@ -54,6 +65,14 @@ class AlertService:
             checks=checks,
             messages=[_message(row) for row in messages],
         )
+
+    async def activity(self, edges: Sequence[datetime]) -> list[Activity]:
+        """Return what happened in each slot, from one edge to the next; 30 days back there are counts."""
+        measures = (TURNS, ERRORS, RATINGS)
+        async with self._database.read(may_be_stale=True) as session:
+            found = await queries.counts_by_slot(session, edges, measures)
+        slots = range(len(edges) - 1)
+        return [Activity(*(found.get((slot, name), 0) for name in measures)) for slot in slots]
 
     async def test(self) -> AlertMessage:
         """Write a test message. Its result is read with the alerts."""

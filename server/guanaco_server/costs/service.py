@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -31,6 +32,10 @@ class CostService:
         self._clock = clock
         self._budgets = budgets
 
+    @property
+    def currency(self) -> str:
+        return self._budgets.currency
+
     async def costs(self, since: datetime | None = None, until: datetime | None = None) -> Costs:
         """Return the costs of all submissions, by default from the beginning of the month until now."""
         now = self._clock.now()
@@ -54,6 +59,14 @@ class CostService:
         async with self._database.read() as session:
             rows = await self._between(session, since, until)
         return _spending(rows, since, until).cost
+
+    async def spent_by_slot(self, edges: Sequence[datetime]) -> list[float]:
+        """Return what all GPUs cost in each slot, from one edge to the next, and not after now."""
+        now = self._clock.now()
+        async with self._database.read() as session:
+            rows = await self._between(session, edges[0], min(now, edges[-1]))
+        slots = itertools.pairwise(min(edge, now) for edge in edges)
+        return [_spending(rows, since, until).cost for since, until in slots]
 
     async def fleet(self) -> FleetSpending:
         """Return what is held now and what it costs, with what each submission has cost this month."""

@@ -197,6 +197,7 @@ class Metrics:
 
     def note_vote(self, is_up: bool) -> None:
         self._votes.labels("up" if is_up else "down").inc()
+        self.tally.note_rating()
 
     def note_feedback_lag(self, seconds: float) -> None:
         self._feedback_lag.set(seconds)
@@ -266,6 +267,7 @@ class Metrics:
     def note_reply_ended(self, outcome: str) -> None:
         self._in_flight.dec()
         self._child(self._requests, outcome).inc()
+        self.tally.note_turn(outcome)
 
     def note_whole_reply(self, seconds: float, prompt_tokens: int, completion_tokens: int) -> None:
         self._reply.observe(seconds)

@@ -14,6 +14,9 @@ ANSWERED = "answered"
 FAILED = "failed"
 PROMPT_TOKENS = "prompt_tokens"
 CACHED_TOKENS = "cached_tokens"
+TURNS = "turns"  # whole replies of every kind of chat, where ANSWERED counts what the service level counts
+ERRORS = "errors"
+RATINGS = "ratings"
 FIRST_TOKEN = "first_token:"  # noqa: S105 - no secret; a bucket's number follows (statistics/buckets.py)
 
 MEASURES = (
@@ -31,6 +34,14 @@ class ServiceTally:
 
     def note_reply(self, is_answered: bool) -> None:
         self._counts[ANSWERED if is_answered else FAILED] += 1
+
+    def note_turn(self, outcome: str) -> None:
+        """Count a reply that has ended: ``ok``, ``abandoned``, or with an error's code."""
+        if outcome != "abandoned":
+            self._counts[TURNS if outcome == "ok" else ERRORS] += 1
+
+    def note_rating(self) -> None:
+        self._counts[RATINGS] += 1
 
     def note_first_token(self, seconds: float) -> None:
         self._counts[f"{FIRST_TOKEN}{bucket_of(seconds)}"] += 1

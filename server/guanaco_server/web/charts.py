@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Protocol, TypeVar
 
 from guanaco.submissions import HistogramBin, Percentiles
 from guanaco_server.leaderboard.ranking.history import PastScore
@@ -122,10 +123,20 @@ def sparkline(points: Sequence[PastScore], least: float = 0.05) -> Spark | None:
     return Spark(SPARK_W, SPARK_H, _path(places), *places[-1])
 
 
+class Dated(Protocol):
+    """What has its place on an axis of time."""
+
+    @property
+    def at(self) -> datetime: ...
+
+
+D = TypeVar("D", bound=Dated)
+
+
 def trend(
-    points: Sequence[PastScore],
-    value: Callable[[PastScore], float | None],
-    band: Callable[[PastScore], tuple[float | None, float | None]] | None,
+    points: Sequence[D],
+    value: Callable[[D], float | None],
+    band: Callable[[D], tuple[float | None, float | None]] | None,
     label: Callable[[float], str],
     top: float | None = None,
     *,
@@ -179,7 +190,7 @@ def trend(
 
 
 def reading(
-    found: tuple[PastScore, float],
+    found: tuple[Dated, float],
     edges: tuple[float | None, float | None],
     label: Callable[[float], str],
 ) -> str:

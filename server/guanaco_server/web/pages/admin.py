@@ -14,6 +14,7 @@ from guanaco.submissions import PIPELINE_STATUSES, Status
 from guanaco_server.deployments.deployment import replicas_of
 from guanaco_server.http.routes import Routes
 from guanaco_server.submissions.service import SubmissionFilter
+from guanaco_server.web.activity import Period, activity_view
 from guanaco_server.web.guards import Member
 from guanaco_server.web.pages.leaderboard import PageNumber, SearchText
 from guanaco_server.web.room import WebRoom
@@ -28,7 +29,9 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
     admin = web.guards.member(Role.ADMIN)
 
     @routes.get("/admin")
-    async def overview(request: Request, member: Member = admin) -> Response:
+    async def overview(
+        request: Request, period: Period = "day", member: Member = admin
+    ) -> Response:
         deployments = await web.deployments.list_wishes()
         failed, failures = await web.submissions.page(
             member.account, 1, RECENT, SubmissionFilter((Status.FAILED,))
@@ -43,6 +46,9 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
             failed=failed,
             failures=failures,
             oldest_queued=await web.submissions.oldest_queued(),
+            period=period,
+            activity=await activity_view(web.alerts, web.costs, web.clock.now(), period),
+            currency=web.costs.currency,
         )
 
     @routes.get("/admin/deployments")
