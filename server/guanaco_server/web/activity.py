@@ -21,7 +21,7 @@ SLOTS: dict[Period, tuple[int, timedelta]] = {
 
 @dataclass(frozen=True)
 class ActivityPoint:
-    """What happened in the hour or day that begins ``at``."""
+    """Counts of the hour or day that begins ``at``."""
 
     at: datetime
     turns: int
@@ -64,7 +64,7 @@ async def activity_view(
             _line(f"replies per {per}", points, lambda point: point.turns),
             _line(f"ratings per {per}", points, lambda point: point.ratings),
             _line(f"errors per {per}", points, lambda point: point.errors),
-            _line(f"cost per {per}", points, lambda point: point.cost, "{:,.2f}".format),
+            _line(f"cost per {per}", points, lambda point: point.cost, is_money=True),
         ],
         turns=sum(point.turns for point in points),
         ratings=sum(point.ratings for point in points),
@@ -86,6 +86,8 @@ def _line(
     name: str,
     points: Sequence[ActivityPoint],
     value: Callable[[ActivityPoint], float],
-    show: Callable[[float], str] = "{:,.0f}".format,
+    *,
+    is_money: bool = False,
 ) -> TrendLine:
-    return TrendLine(name, charts.trend(points, value, None, show))
+    show = "{:,.2f}".format if is_money else "{:,.0f}".format
+    return TrendLine(name, charts.trend(points, value, None, show, is_whole=not is_money))

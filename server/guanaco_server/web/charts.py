@@ -124,7 +124,7 @@ def sparkline(points: Sequence[PastScore], least: float = 0.05) -> Spark | None:
 
 
 class Dated(Protocol):
-    """What has its place on an axis of time."""
+    """A thing that has its place on an axis of time."""
 
     @property
     def at(self) -> datetime: ...
@@ -142,6 +142,7 @@ def trend(
     *,
     is_from_zero: bool = True,
     least: float = 1.0,
+    is_whole: bool = False,
 ) -> Trend | None:
     """One figure over time; ``top`` fixes the upper end of the axis, which is ``least`` where all is 0.
 
@@ -155,7 +156,8 @@ def trend(
     lowest = 0.0
     if not is_from_zero:
         lowest = min([at for _, at in found] + [low for low, _ in edges if low is not None])
-    ticks = _ticks(highest if highest > lowest else lowest + least, bottom=lowest)
+    above = highest if highest > lowest else lowest + least
+    ticks = _ticks(above, whole=is_whole, bottom=lowest)
     scale_top, scale_bottom = top or ticks[-1], ticks[0]
     begin, end = found[0][0].at.timestamp(), found[-1][0].at.timestamp()
 
