@@ -37,6 +37,7 @@ from guanaco_server.chat.gateway.turn_queue import Asker
 from guanaco_server.deployments.model_server import Generation, cache_salt_of
 from guanaco_server.experiments.variants import apply_variant
 from guanaco_server.openai.schemas import ChatCompletionRequest, CompletionRequest
+from guanaco_server.routing.prefixes import shared_prefix
 from guanaco_server.routing.replicas import rendezvous
 from guanaco_server.routing.service import LiveSubmission, RoutingService
 from guanaco_server.submissions.aliases import AliasService
@@ -110,10 +111,11 @@ class OpenAiService:
         key = _key(account.id, request.user or "", request.persona, first)
         asker = Asker(account.id, request.user or "")
         name, turns = request.metadata.user_name, request.turns
+        prefix = shared_prefix(account.id, None, bot)
 
         async def ask(live: LiveSubmission) -> GeneratedPieces:
             return await self._generator.generate(
-                live, bot, name, turns, key, asker, seed=request.seed
+                live, bot, name, turns, key, asker, seed=request.seed, prefix=prefix
             )
 
         return await self._first_that_fits(account, request, model, key, ask)

@@ -13,6 +13,9 @@ Order is by rendezvous hashing of the conversation. A replica takes part while
                             of three times its peers' (after ten replies, and never the last one): for 1 s, doubling
                             up to 30 s until it has given ten whole replies
 
+A conversation whose prompt begins with a persona of some length goes where that persona is cached already (prefixes.py),
+within the same bounds.
+
 After an ejection one reply at a time is tried: whole, it lets the others in again; failed, the next ejection begins.
 The counts are this process's own: several gateways share nothing.
 """
@@ -24,9 +27,10 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from hashlib import blake2b
 from statistics import median
-from typing import Self
+from typing import NamedTuple, Self
 
 from guanaco.errors import Overloaded
+from guanaco_server.routing.prefixes import SharedPrefix, SharedPrefixes
 
 LOAD_FACTOR = 1.25
 FREE_LOAD = 8
@@ -38,6 +42,7 @@ SMOOTHING = 0.2
 EJECTION_S = 1.0
 LONGEST_EJECTION_S = 30.0
 MOST_EJECTIONS = 8  # that count for the duration
+CACHE_TOKENS = 131_072.0  # of a replica's KV cache, until its replies tell
 FORGOTTEN_AFTER = 4_096  # endpoints of servers long gone
 
 
@@ -45,13 +50,15 @@ class Replica:
     """One model server, as far as this process knows it. Times are of the chooser's clock, in seconds."""
 
     __slots__ = (
-        "answered_at", "ejected_until", "ejections", "endpoint", "faults", "first_tokens", "in_flight",
+        "answered_at", "cache_tokens", "computed_tokens", "ejected_until", "ejections", "endpoint", "faults", "first_tokens", "in_flight",
         "is_on_trial", "probe", "served_up_to", "ttft_s", "waiting", "whole_replies",
     )  # fmt: skip
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
         self.in_flight = 0
+        self.computed_tokens = 0  # of prompts and replies, as far as this process knows
+        self.cache_tokens = CACHE_TOKENS
         self.waiting: dict[Ask, None] = {}  # for first tokens, in the order in which they came
         self.served_up_to = self.answered_at = float("-inf")
         self.ttft_s = 0.0
@@ -93,6 +100,7 @@ class ReplicaChooser:
         self._max_streams = max_streams
         self._longest_queue_s = longest_queue_s
         self._replicas: dict[str, Replica] = {}
+        self._prefixes = SharedPrefixes(clock, rendezvous)
 
     def choose(
         self,
@@ -100,8 +108,9 @@ class ReplicaChooser:
         endpoints: Sequence[str],
         tried: Collection[str] = (),
         places: int | None = None,
+        prefix: SharedPrefix | None = None,
     ) -> str | None:
-        """The replica for this conversation that was not tried yet; None when all were. Overloaded when none has room. ``places`` are those that this process holds at all of them, where that matters."""
+        """The replica for this conversation that was not tried yet; None when all were. Overloaded when none has room. ``places`` are those that this process holds at all of them, where that matters; ``prefix`` is what its prompts begin with."""
         order = endpoints if len(endpoints) == 1 else rendezvous(key, endpoints)
         left = [self.of(endpoint) for endpoint in order if endpoint not in tried]
         if not left:
@@ -117,14 +126,35 @@ class ReplicaChooser:
         bound = max(FREE_LOAD, math.ceil(LOAD_FACTOR * (total + 1) / len(endpoints)))
         if places is not None:
             bound = min(bound, math.ceil(places / len(endpoints)))
-        for replica in well:
-            if replica.in_flight < bound:
-                return replica.endpoint
-        return well[0].endpoint
+        open_ = [replica for replica in well if replica.in_flight < bound]
+        if not open_:
+            return well[0].endpoint
+        if prefix is None or len(open_) == 1:
+            return open_[0].endpoint
+        return self._prefixes.choose(key, prefix, endpoints, open_).endpoint
 
-    def ask(self, endpoint: str, endpoints: Sequence[str], is_streamed: bool = True) -> Ask:
-        """Begin an ask of that replica, whose peers are among ``endpoints``. A reply that comes whole says nothing about the queue."""
-        return Ask(self, self.of(endpoint), endpoints, is_streamed)
+    def ask(
+        self,
+        endpoint: str,
+        endpoints: Sequence[str],
+        is_streamed: bool = True,
+        *,
+        key: str = "",
+        prefix: SharedPrefix | None = None,
+    ) -> Ask:
+        """Begin an ask of that replica, whose peers are among ``endpoints``. A reply that comes whole says nothing about the queue. ``key`` and ``prefix`` are those with which it was chosen."""
+        replica = self.of(endpoint)
+        noted = None
+        if prefix is not None and len(endpoints) > 1:
+            noted = prefix, self._prefixes.begin(key, prefix, replica)
+        return Ask(self, replica, endpoints, is_streamed, noted)
+
+    def note_end(self, replica: Replica, noted: Noted | None, used: Used) -> None:
+        """Note what a reply took of the replica."""
+        replica.computed_tokens += used.prompt_tokens - used.cached_tokens + used.completion_tokens
+        if noted is not None:
+            prefix, since = noted
+            self._prefixes.end(prefix, replica, since, used.prompt_tokens, used.cached_tokens)
 
     def in_flight(self) -> dict[str, int]:
         """The requests under way, by endpoint."""
@@ -146,10 +176,22 @@ class ReplicaChooser:
         )
 
 
+class Used(NamedTuple):
+    """The tokens of a reply, as the model server counted them; 0 where it did not end."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+
+NOTHING = Used()
+Noted = tuple[SharedPrefix, int | None]  # what the beginning of an ask noted, for its end
+
+
 class Ask:
     """One reply, asked of one replica from the block's beginning to its end; whoever asks says how it goes."""
 
-    __slots__ = ("_chooser", "_endpoints", "_is_streamed", "_replica", "at")
+    __slots__ = ("_chooser", "_endpoints", "_is_streamed", "_noted", "_replica", "_used", "at")
 
     def __init__(
         self,
@@ -157,7 +199,10 @@ class Ask:
         replica: Replica,
         endpoints: Sequence[str],
         is_streamed: bool,
+        noted: Noted | None = None,
     ) -> None:
+        self._noted = noted
+        self._used = NOTHING
         self._is_streamed = is_streamed
         self._chooser = chooser
         self._replica = replica
@@ -179,6 +224,7 @@ class Ask:
         replica.waiting.pop(self, None)
         if replica.probe is self:
             replica.probe = None
+        self._chooser.note_end(replica, self._noted, self._used)
 
     @property
     def is_answering(self) -> bool:
@@ -201,6 +247,10 @@ class Ask:
         is_known = replica.first_tokens >= SAMPLES or replica.probe is self
         if is_known and self._is_slow(ttft_s if replica.probe is self else replica.ttft_s, now):
             replica.eject(now)
+
+    def note_tokens(self, prompt: int, cached: int, completion: int) -> None:
+        """The model server has counted the reply's tokens."""
+        self._used = Used(prompt, min(cached, prompt), completion)
 
     def note_end(self) -> None:
         """The reply is whole: faults are forgiven, and ejections after ten of them."""

@@ -29,6 +29,7 @@ from guanaco_server.lore.activation import tokens
 from guanaco_server.prompts import lore, recall, summaries
 from guanaco_server.prompts.layouts import Summary, Utterance, lore_of
 from guanaco_server.prompts.transcript import Transcript
+from guanaco_server.routing.prefixes import SharedPrefix, shared_prefix
 
 TURN_CHARS = 150  # a turn's objects, in characters of text
 RECALL_PART = 4  # recalled turns take at most this part of a prompt
@@ -43,7 +44,7 @@ HISTORY_CACHE_CHARS = (
 class History:
     """``turns`` are the messages that are not deleted; ``tail`` are the ids of those after the last user message, ``variant`` is of an experiment, ``began_at`` in seconds since 1970.
 
-    ``written`` is a summary that was not shown yet: the next message of the user will be. What was said up to ``forgotten_until`` is not remembered.
+    ``written`` is a summary that was not shown yet: the next message of the user will be. What was said up to ``forgotten_until`` is not remembered. ``prefix`` is what its prompts begin with, as other conversations' may.
     """
 
     conversation_id: str
@@ -61,11 +62,14 @@ class History:
     is_last_imported: bool = False
     forgotten_until: int = 0
     written: Summary | None = field(default=None, compare=False)
+    character: str | None = None
+    prefix: SharedPrefix | None = field(default=None, compare=False)
     transcript: Transcript = field(default_factory=Transcript, compare=False)
     size: int = 0
 
     def __post_init__(self) -> None:
         self.bot = bot = _shared(self.bot)
+        self.prefix = shared_prefix(self.account_id, self.character, bot)
         texts = (bot.name, bot.memory, bot.prompt, bot.first_message, bot.post_history)
         self.size = HISTORY_CHARS + sum(map(len, texts)) + sum(map(self._size, self.turns))
 
@@ -193,7 +197,7 @@ AT_ONCE = 16  # histories of 20 messages hold the event loop for 2 ms
 
 READ = """
 SELECT c.id, c.account_id, c.submission_id, c.user_id, c.user_name, c.bot, c.message_count, c.competition,
-c.experiment, c.variant, extract(epoch FROM c.created_at), c.forgotten_until, c.carried, (
+c.experiment, c.variant, extract(epoch FROM c.created_at), c.forgotten_until, c.carried, c.character, (
     SELECT json_agg(json_build_array(m.position, m.id, m.sender, m.content, m.is_imported, m.lore, m.recalled, m.summary))
     FROM messages m WHERE m.conversation_id = c.id AND NOT m.is_deleted
 )
@@ -215,6 +219,7 @@ READ_ONE = select(
     (func.julianday(ConversationRow.created_at) - EPOCH_DAY) * DAY_S,
     ConversationRow.forgotten_until,
     type_coerce(ConversationRow.carried, Text),
+    ConversationRow.character,
     select(
         func.json_group_array(
             func.json_array(
@@ -312,7 +317,9 @@ def _history(row: Sequence[Any]) -> History:
     A message whose sender only a newer version knows is left out: no prompt of this version can name it.
     """
     conversation_id, account_id, submission_id, user_id, user_name, bot, *rest = row
-    count, competition, experiment, variant, began_at, forgotten_until, carried, kept = rest
+    count, competition, experiment, variant, began_at, forgotten_until, carried, character, kept = (
+        rest
+    )
     kept_messages = sorted(MESSAGES.decode(kept), key=itemgetter(0)) if kept else []
     messages = [message for message in kept_messages if message[2] in SENDERS]
     asked = [place for place, message in enumerate(messages) if message[2] == Sender.USER]
@@ -332,6 +339,7 @@ def _history(row: Sequence[Any]) -> History:
         tail=[message[1] for message in messages[asked[-1] + 1 if asked else 0 :]],
         is_last_imported=bool(messages and messages[-1][4]),
         forgotten_until=int(forgotten_until),
+        character=character,
         written=None if asked else carried_summary(CARRIED.decode(carried) if carried else None),
     )
 

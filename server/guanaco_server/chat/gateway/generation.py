@@ -49,6 +49,7 @@ from guanaco_server.prompts.layouts import Spoken
 from guanaco_server.prompts.lore import without_newest_lore
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.prompts.transcript import Transcript
+from guanaco_server.routing.prefixes import SharedPrefix
 from guanaco_server.routing.replicas import Ask, ReplicaChooser
 from guanaco_server.routing.service import LiveSubmission
 
@@ -131,10 +132,11 @@ class ReplyGenerator:
         seed: int | None = None,
         begun: str = "",
         stop: Stop | None = None,
+        prefix: SharedPrefix | None = None,
     ) -> GeneratedPieces:
         """The reply's text, what comes together together, then the whole. Closing it cancels the generation upstream.
 
-        With ``begun``, the reply so far, only what is added, which may be nothing. Replies of one ``key`` prefer one replica. ``asked_at``, on the performance counter, is when the user's wait began. ``stop`` ends a reply that has begun: the whole is then what was written.
+        With ``begun``, the reply so far, only what is added, which may be nothing. Replies of one ``key`` prefer one replica, those of one ``prefix`` the replicas that hold it. ``asked_at``, on the performance counter, is when the user's wait began. ``stop`` ends a reply that has begun: the whole is then what was written.
         """
         began = asyncio.get_running_loop().time()
         limit_s = self._deadlines.first_token_s
@@ -155,7 +157,7 @@ class ReplyGenerator:
             cache_salt=cache_salt_of(live.serving.developer),
         )
         scene = Scene(bot, user_name, turns, prompt, begun)
-        return self.complete(live, generation, key, asker, scene, began, asked_at, stop)
+        return self.complete(live, generation, key, asker, scene, began, asked_at, stop, prefix)
 
     async def prompt(
         self,
@@ -205,6 +207,7 @@ class ReplyGenerator:
         began: float | None = None,
         asked_at: float | None = None,
         stop: Stop | None = None,
+        prefix: SharedPrefix | None = None,
     ) -> GeneratedPieces:
         """The same for a prompt that is ready; with a ``scene``, the best of several candidates. It is counted however it ends.
 
@@ -217,7 +220,7 @@ class ReplyGenerator:
                 goes_on = scene is not None and bool(scene.begun)
                 for is_last in (False,) * (SAMPLES - 1) + (True,):
                     text = ReplyText(goes_on)
-                    chunks = self._chunks(live, generation, key, scene, began)
+                    chunks = self._chunks(live, generation, key, prefix, scene, began)
                     with stop or nullcontext():
                         async with aclosing(chunks):
                             async for chunk in chunks:
@@ -258,6 +261,7 @@ class ReplyGenerator:
         live: LiveSubmission,
         generation: Generation,
         key: str,
+        prefix: SharedPrefix | None,
         scene: Scene | None,
         began: float,
     ) -> AsyncGenerator[Chunk, None]:
@@ -269,7 +273,7 @@ class ReplyGenerator:
         has_moved = False
         places = self._places.held(live.version)
         while True:
-            endpoint = self._replicas.choose(key, endpoints, tried, places)
+            endpoint = self._replicas.choose(key, endpoints, tried, places, prefix)
             if endpoint is None:
                 endpoints, woken_s = await self._another(live.serving.id, began, has_moved)
                 generation = replace(generation, model=self._model_name(live.serving.id))
@@ -283,7 +287,7 @@ class ReplyGenerator:
             give_up_at = first_token_by if is_last else (loop.time() + first_token_by) / 2
             asked_at, first_token_s = loop.time(), 0.0
             with (
-                self._replicas.ask(endpoint, endpoints, is_streamed) as ask,
+                self._replicas.ask(endpoint, endpoints, is_streamed, key=key, prefix=prefix) as ask,
                 span("model server", is_call=True) as step,
             ):
                 if step.traceparent:
@@ -301,6 +305,11 @@ class ReplyGenerator:
                                     ask.note_first_token()
                                     step.note(has_begun=True)
                                 if chunk.finish_reason is not None:
+                                    ask.note_tokens(
+                                        chunk.prompt_tokens,
+                                        chunk.cached_tokens,
+                                        chunk.completion_tokens,
+                                    )
                                     step.note(
                                         prompt_tokens=chunk.prompt_tokens,
                                         cached_tokens=chunk.cached_tokens,

@@ -247,6 +247,7 @@ class ReplyService:
             seed,
             turn.begun,
             stop,
+            history.prefix,
         )
 
     async def target(self, history: History, changes: ParamChanges | None = None) -> LiveSubmission:
