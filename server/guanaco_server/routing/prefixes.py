@@ -2,7 +2,7 @@
 
 A replica that computed a persona has it in its KV cache, and answers the character's next conversation sooner. Each replica scores
 
-    hit − β·load      hit   the tokens of the shared prefix, where the replica probably holds it
+    hit - β·load      hit   the tokens of the shared prefix, where the replica probably holds it
                       load  its requests under way
                       β     LOAD_TOKENS: the tokens that one request under way is worth
 
@@ -101,15 +101,19 @@ class SharedPrefixes:
         self._copies: OrderedDict[tuple[str, str], _Copy] = OrderedDict()
         self._homes: OrderedDict[str, tuple[tuple[str, int], ...]] = OrderedDict()
 
+    def home(self, conversation: str, endpoints: Sequence[str], of: Callable[[str], S]) -> S | None:
+        """Return the replica that had the conversation's last turn and probably holds it."""
+        for endpoint, used_at in self._homes.get(conversation, ()):
+            if endpoint in endpoints:
+                replica = of(endpoint)
+                return None if _is_evicted(replica, used_at) else replica
+        return None
+
     def choose(
         self, conversation: str, prefix: SharedPrefix, endpoints: Sequence[str], open_: Sequence[S]
     ) -> S:
-        """Return one of the replicas in ``open_``, which are within their bounds; they are in the conversation's order."""
+        """Choose for a conversation without a home among the replicas in ``open_``, which are within their bounds; they are in the conversation's order."""
         by_endpoint = {replica.endpoint: replica for replica in open_}
-        for endpoint, used_at in self._homes.get(conversation, ()):
-            home = by_endpoint.get(endpoint)
-            if home is not None and not _is_evicted(home, used_at):
-                return home
         least = min(replica.in_flight for replica in open_)
         limit = least + min(MOST_SPARE, prefix.tokens // LOAD_TOKENS)
         order = [name for name in self._order(prefix.key, endpoints) if name in by_endpoint]

@@ -111,6 +111,8 @@ class ReplicaChooser:
         prefix: SharedPrefix | None = None,
     ) -> str | None:
         """The replica for this conversation that was not tried yet; None when all were. Overloaded when none has room. ``places`` are those that this process holds at all of them, where that matters; ``prefix`` is what its prompts begin with."""
+        if prefix is not None and not tried and (home := self._home(key, endpoints, places)):
+            return home
         order = endpoints if len(endpoints) == 1 else rendezvous(key, endpoints)
         left = [self.of(endpoint) for endpoint in order if endpoint not in tried]
         if not left:
@@ -122,10 +124,7 @@ class ReplicaChooser:
         well = [replica for replica in roomy if replica.is_well(now)]
         if not well:  # all are ill: the one that will be well first
             return min(roomy, key=lambda replica: replica.ejected_until).endpoint
-        total = sum(self.of(endpoint).in_flight for endpoint in endpoints)
-        bound = max(FREE_LOAD, math.ceil(LOAD_FACTOR * (total + 1) / len(endpoints)))
-        if places is not None:
-            bound = min(bound, math.ceil(places / len(endpoints)))
+        bound = self._bound(endpoints, places)
         open_ = [replica for replica in well if replica.in_flight < bound]
         if not open_:
             return well[0].endpoint
@@ -169,6 +168,20 @@ class ReplicaChooser:
                 }
             replica = self._replicas[endpoint] = Replica(endpoint)
         return replica
+
+    def _home(self, key: str, endpoints: Sequence[str], places: int | None) -> str | None:
+        """Return where the conversation is, unless that replica is full, ill or over its bound."""
+        home = self._prefixes.home(key, endpoints, self.of)
+        if home is None or home.in_flight >= self._bound(endpoints, places):
+            return None
+        now = self.now()
+        return home.endpoint if self._has_room(home, now) and home.is_well(now) else None
+
+    def _bound(self, endpoints: Sequence[str], places: int | None) -> int:
+        """The requests under way from which on a replica takes part only if all have as many."""
+        total = sum([self.of(endpoint).in_flight for endpoint in endpoints])
+        bound = max(FREE_LOAD, math.ceil(LOAD_FACTOR * (total + 1) / len(endpoints)))
+        return bound if places is None else min(bound, math.ceil(places / len(endpoints)))
 
     def _has_room(self, replica: Replica, now: float) -> bool:
         return (
