@@ -12,7 +12,7 @@ TEST := $(BIN)/python -m pytest -q -n
 SOURCES := guanaco cli server migrations tests benchmarks examples scripts/document_settings.py scripts/document_metrics.py scripts/document_cli.py scripts/document_errors.py scripts/site_hooks.py scripts/make_chart.py scripts/new-migration hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine both demo test test-fast check lint format audit sbom docs-site docs-serve pin-images bench-admission bench-artifacts bench-assignment bench-database bench-evidence bench-export bench-faults bench-feedback bench-fraud bench-gateway bench-hostile bench-ids bench-journey bench-lorebook bench-memory bench-partitions bench-prefix bench-privacy bench-prompts bench-stress bench-swap bench-sweep bench-web bench-idle scale migration docs chart lock clean
+.PHONY: help setup engine both demo test test-fast check lint format audit sbom docs-site docs-serve pin-images bench-admission bench-artifacts bench-assignment bench-characters bench-database bench-evidence bench-export bench-faults bench-feedback bench-fraud bench-gateway bench-hostile bench-ids bench-journey bench-lorebook bench-memory bench-partitions bench-prefix bench-privacy bench-prompts bench-stress bench-swap bench-sweep bench-web bench-idle scale migration docs chart lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ bench-artifacts: both  ## the serializer's pass and the loader beside their peer
 
 bench-gateway: setup  ## the chat gateway beside nginx, vllm-router and FastAPI + httpx (ARGS='--rounds=1')
 	@$(BIN)/python benchmarks/gateway.py $(ARGS)
+
+bench-characters: both  ## computed tokens and TTFT over four replicas, by how conversations find their character's prefix (ARGS='--conversations=60 --seeds=0')
+	@$(BIN)/python benchmarks/characters.py $(ARGS)
 
 bench-lorebook: both  ## vLLM's prefix cache under a lorebook, against entries at the top and none (ARGS='--turns=20')
 	@$(BIN)/python benchmarks/lorebook_cache.py $(ARGS)

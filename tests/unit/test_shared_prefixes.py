@@ -1,4 +1,4 @@
-"""Where the conversations of one character go. The replicas, their caches and the clock are played here."""
+"""The choice of a replica for the conversations of one character. The replicas, their caches and the clock are played here."""
 
 from __future__ import annotations
 

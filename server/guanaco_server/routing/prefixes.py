@@ -93,7 +93,7 @@ class _Copy:
 
 
 class SharedPrefixes:
-    """What this process knows of where prefixes and conversations are. ``order`` is rendezvous hashing."""
+    """The places of prefixes and conversations, as far as this process knows them. ``order`` is rendezvous hashing."""
 
     def __init__(self, clock: Callable[[], float], order: Order) -> None:
         self._now = clock
