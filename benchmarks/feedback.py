@@ -110,7 +110,9 @@ async def catch_up(world: World) -> None:
 
 
 async def publish(world: World) -> None:
-    await StandingsPublisher(world.database, world.clock, world.competitions).publish()
+    await StandingsPublisher(
+        world.database, world.clock, world.competitions, world.submissions
+    ).publish()
 
 
 async def unrated_conversations(database: Database) -> list[str]:

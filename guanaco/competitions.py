@@ -95,6 +95,20 @@ class DuelRule(BaseModel):
         default=False,
         description="An app may ask for two replies side by side, the second one by another submission.",
     )
+    counted: bool = Field(
+        default=False,
+        description="Votes on battles count in the ranking, by `bradley_terry` or `combined`.",
+    )
+    style_control: bool = Field(
+        default=False,
+        description="Strengths are those of replies of the same length and markdown on the same side; only with `counted`.",
+    )
+
+    @model_validator(mode="after")
+    def _controls_what_counts(self) -> Self:
+        if self.style_control and not self.counted:
+            raise ValueError("duels.style_control needs duels.counted.")
+        return self
 
 
 class MemoryRule(BaseModel):
@@ -158,6 +172,12 @@ class CompetitionRequest(BaseModel):
     def _ends_after_it_starts(self) -> Self:
         if self.ends_at is not None and self.ends_at <= self.starts_at:
             raise ValueError("ends_at must be later than starts_at.")
+        return self
+
+    @model_validator(mode="after")
+    def _counts_duels_by_strengths(self) -> Self:
+        if self.duels.counted and self.ranking is RankingRule.THUMBS_UP:
+            raise ValueError("duels.counted needs the ranking bradley_terry or combined.")
         return self
 
 

@@ -51,6 +51,10 @@ class SubmissionMetrics(BaseModel):
     regenerate_rate: Estimate | None = Field(
         default=None, description="Share of replies that users had regenerated."
     )
+    duels: int = Field(
+        default=0,
+        description="Duels of it that count in the score, where the competition counts them.",
+    )
 
 
 class LeaderboardRow(SubmissionMetrics):
@@ -80,6 +84,13 @@ class Leaderboard(BaseModel):
     at: datetime
     competition: str = OPEN
     ranking: RankingRule = RankingRule.THUMBS_UP
+    counts_duels: bool = Field(
+        default=False, description="Whether votes on battles count in the scores."
+    )
+    controls_style: bool = Field(
+        default=False,
+        description="Whether the scores are those of replies that are alike in length and markdown.",
+    )
     rows: list[LeaderboardRow]
 
 

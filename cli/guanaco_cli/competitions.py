@@ -12,7 +12,13 @@ from guanaco_cli.console import console
 from guanaco_cli.options import AsJson, RequestFile, Yes, read_request
 
 if TYPE_CHECKING:
-    from guanaco.competitions import AssignmentReplay, AssignmentRule, Competition, EntryRule
+    from guanaco.competitions import (
+        AssignmentReplay,
+        AssignmentRule,
+        Competition,
+        DuelRule,
+        EntryRule,
+    )
     from guanaco.leaderboard import VoteFlag
 
 app = typer.Typer(no_args_is_help=True)
@@ -60,6 +66,8 @@ def show(competition_id: Id, as_json: AsJson = False) -> None:
     console.line(f"entry       {_entry(competition.entry)}")
     console.line(f"assignment  {_assignment(competition.assignment)}")
     console.line(f"ranking     {competition.ranking}")
+    if competition.duels.battles or competition.duels.counted:
+        console.line(f"duels       {_duels(competition.duels)}")
     if competition.retention_days is not None:
         console.line(f"kept        {competition.retention_days} days")
     if competition.queue is not None:
@@ -268,6 +276,12 @@ def _assignment(rule: AssignmentRule) -> str:
     parts = [f"{name} {value}" for name, value in changed.items()]
     parts += [f"{name} weighs {weight:g}" for name, weight in rule.weights.items()]
     return ", ".join([rule.kind, *parts])
+
+
+def _duels(rule: DuelRule) -> str:
+    parts = ["battles"] if rule.battles else ["no battles"]
+    parts += ["counted"] if rule.counted else []
+    return ", ".join([*parts, *(["style control"] if rule.style_control else [])])
 
 
 def _state(flag: VoteFlag) -> str:

@@ -201,6 +201,8 @@ def _columns(board: Leaderboard, sort: str) -> list[Column]:
             ("95 % interval>", lambda row: _interval(row.score_low, row.score_high, words.percent))
         )
     columns.append(("for one look>", _ratio_interval))
+    if board.counts_duels:
+        columns.append(("duels>", lambda row: row.duels))
     columns += [
         ("ratings>", lambda row: row.feedback_count),
         ("length>", lambda row: _decimal(row.mean_conversation_length)),

@@ -157,7 +157,7 @@ async def test_new_field_of_a_competition_changes_no_season(world: Season) -> No
 async def test_season_of_the_next_version_is_readable_and_not_recomputed(world: Season) -> None:
     await world.votes("alice", {0: True, 1: False})
     frozen = (await world.admin.post("/competitions/autumn/freeze")).json()
-    document = json.loads(frozen["ranking"]) | {"schema": 3}
+    document = json.loads(frozen["ranking"]) | {"schema": 4}
     document["competition"]["ranking"] = "plackett_luce"
     for line in document["standings"]:
         line["tier"] = "gold"
@@ -303,7 +303,8 @@ async def test_metrics_are_of_one_competition_or_of_all(world: Season) -> None:
 
 async def test_a_ranking_takes_over_batches_that_were_counted_meanwhile(world: Season) -> None:
     """The votes are read after a batch was counted, and before the ranking hears of it."""
-    publisher = StandingsPublisher(world.database, world.clock, world.competitions)
+    parts = world.database, world.clock, world.competitions, world.submissions
+    publisher = StandingsPublisher(*parts)
     await world.votes("alice", {0: True, 1: False})
     await publisher.publish()
     first = await world.scores.counter.count_batch()
@@ -316,7 +317,7 @@ async def test_a_ranking_takes_over_batches_that_were_counted_meanwhile(world: S
     await publisher.publish()
     async with world.database.read() as session:
         followed = list(await ranking_queries.of_competition(session, "autumn"))
-    await StandingsPublisher(world.database, world.clock, world.competitions).publish()
+    await StandingsPublisher(*parts).publish()
     async with world.database.read() as session:
         fresh = list(await ranking_queries.of_competition(session, "autumn"))
     assert [tuple(row) for row in followed] == [pytest.approx(tuple(row)) for row in fresh]

@@ -57,12 +57,14 @@ def build_leaderboard(
     counter = ScoreCounter(database, clock, submissions, competitions, DEFINITIONS)
     return LeaderboardRoom(
         leaderboard=LeaderboardService(database, clock, submissions, competitions),
-        stability=StabilityService(database, clock, competitions),
+        stability=StabilityService(database, clock, competitions, submissions),
         verdicts=VerdictService(database, clock, competitions),
         uniform=UniformService(database, clock, competitions),
         counter=counter,
         loop=ScoreLoop(
-            counter, StandingsPublisher(database, clock, competitions), database.watch_commits()
+            counter,
+            StandingsPublisher(database, clock, competitions, submissions),
+            database.watch_commits(),
         ),
         history=ScoreHistoryReader(database, clock),
         counts=RatingCounts(database),

@@ -69,7 +69,7 @@ class LeaderboardService:
         }
         final = read_entries(frozen.ranking) if frozen else None
         metrics = {one: self._metrics_of(competition_id, one, shown) for one in shown}
-        rated = {one for one, found in metrics.items() if found.feedback_count}
+        rated = {one for one, found in metrics.items() if found.feedback_count or found.duels}
         rows = [
             self._row_of(competition_id, brief, shown.get(brief.id), metrics.get(brief.id))
             if final is None
@@ -83,6 +83,8 @@ class LeaderboardService:
             at=self._clock.now(),
             competition=competition.id,
             ranking=competition.ranking,
+            counts_duels=competition.duels.counted,
+            controls_style=competition.duels.style_control,
             rows=rows,
         )
 

@@ -13,9 +13,11 @@ from guanaco.leaderboard import LeaderboardStability, StabilityPair
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.leaderboard.counting import queries
+from guanaco_server.leaderboard.ranking.duel_votes import DuelReader
 from guanaco_server.leaderboard.ranking.influence import Ballots, Pair, neighbours, weakest_votes
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.statistics.votes import VoteCount
+from guanaco_server.submissions.service import SubmissionService
 
 FRESH = timedelta(minutes=5)
 MAX_CACHED = 64
@@ -34,10 +36,17 @@ class _Cached:
 class StabilityService:
     """Answers one question at a time, and keeps each answer for some minutes: anybody may ask."""
 
-    def __init__(self, database: Database, clock: Clock, competitions: CompetitionService) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        competitions: CompetitionService,
+        submissions: SubmissionService,
+    ) -> None:
         self._database = database
         self._clock = clock
         self._competitions = competitions
+        self._submissions = submissions
         self._one_at_a_time = asyncio.Lock()
         self._cached: OrderedDict[Question, _Cached] = OrderedDict()
 
@@ -78,10 +87,12 @@ class StabilityService:
 
     async def _read(self, competition: Competition) -> Ballots:
         """Read the ballots. For a board by thumbs the counts are enough; the other rules need each user's votes."""
-        async with self._database.read(may_be_stale=True) as session:
-            if competition.ranking is not RankingRule.THUMBS_UP:
+        if competition.ranking is not RankingRule.THUMBS_UP:
+            duels = await DuelReader(self._database, self._submissions).read(competition)
+            async with self._database.read(may_be_stale=True) as session:
                 votes = await queries.votes_in(session, competition.id)
-                return await asyncio.to_thread(Ballots.of, competition.ranking, votes)
+            return await asyncio.to_thread(Ballots.of, competition.ranking, votes, duels)
+        async with self._database.read(may_be_stale=True) as session:
             rows = await queries.vote_counts(session, competition.id)
         counts = {name: VoteCount(up, down) for _, name, up, down in rows}
         return Ballots(competition.ranking, counts, (), ())

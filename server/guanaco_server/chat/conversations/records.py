@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Row,
+    Select,
     Subquery,
     and_,
     exists,
@@ -185,6 +186,15 @@ async def users_until(session: AsyncSession, until: datetime) -> Sequence[tuple[
         .distinct()
     )
     return [(account_id, user_id) for account_id, user_id in await session.execute(statement)]
+
+
+async def users_of(session: AsyncSession, conversations: Select[str]) -> dict[str, tuple[str, str]]:
+    """Return the account and the user of each conversation that a statement selects the id of."""
+    row = ConversationRow
+    rows = await session.execute(
+        select(row.id, row.account_id, row.user_id).where(row.id.in_(conversations))
+    )
+    return {one: (account, user) for one, account, user in rows}
 
 
 async def ask_measurement(session: AsyncSession, ids: Iterable[str]) -> None:

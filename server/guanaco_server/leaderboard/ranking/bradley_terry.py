@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -43,11 +43,15 @@ class Strengths:
         values: Log odds against the mean of the submissions that were compared.
         errors: The standard errors of these differences.
         compared: The weight of the users who compared the submission with another.
+        effects: What the terms of duels' style add to the log odds (ranking/comparisons.py).
+        effect_errors: The standard errors of these.
     """
 
     values: list[float]
     errors: list[float]
     compared: list[float]
+    effects: list[float] = field(default_factory=list)
+    effect_errors: list[float] = field(default_factory=list)
 
 
 def fit(
@@ -67,18 +71,18 @@ def fit(
     """
     import numpy as np
 
-    groups = _by_length(votes)
-    wins = _wins(groups, size)
+    groups = by_length(votes)
+    wins = wins_of(groups, size)
     comparisons = wins + wins.T
     values = np.zeros(size)
     values[: len(start)] = start
     for _ in range(STEPS):
-        gradient, curvature = _derivatives(values, wins, comparisons, prior)
+        gradient, curvature = derivatives(values, wins, comparisons, prior)
         if np.abs(gradient).max(initial=0.0) < TOLERANCE:
             break
         step = np.linalg.solve(curvature, gradient)
         values = values + step * min(1.0, 4.0 / max(np.abs(step).max(), 1e-300))
-    _, curvature = _derivatives(values, wins, comparisons, prior)
+    _, curvature = derivatives(values, wins, comparisons, prior)
     inverse = np.linalg.inv(curvature)
     covariance = inverse @ _meat(groups, values, size, prior) @ inverse
     compared = comparisons.sum(axis=1)
@@ -119,15 +123,15 @@ def removal_effects(
     """
     import numpy as np
 
-    by_length: defaultdict[int, list[int]] = defaultdict(list)
+    users_with: defaultdict[int, list[int]] = defaultdict(list)
     for user, codes in enumerate(votes):
-        by_length[len(codes)].append(user)
+        users_with[len(codes)].append(user)
     strengths = np.asarray(values)
-    wins = _wins(_by_length(votes), len(strengths))
-    _, curvature = _derivatives(strengths, wins, wins + wins.T, PRIOR)
+    wins = wins_of(by_length(votes), len(strengths))
+    _, curvature = derivatives(strengths, wins, wins + wins.T, PRIOR)
     pull = np.linalg.solve(curvature, np.asarray(slopes))
     found = [(np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))]
-    for length, users in by_length.items():
+    for length, users in users_with.items():
         step = max(1, CHUNK_PAIRS // (length * length))
         for start in range(0, len(users), step):
             part = users[start : start + step]
@@ -149,14 +153,14 @@ def _removals(codes: Codes, values: Floats, pull: Floats) -> Floats:
         return np.zeros(codes.shape)
     ids, ups = codes >> 1, codes & 1
     own, pulls = values[ids], pull[ids]
-    surprise = (1 + ups[:, :, None] - ups[:, None, :]) / 2 - _logistic(
+    surprise = (1 + ups[:, :, None] - ups[:, None, :]) / 2 - logistic(
         own[:, :, None] - own[:, None, :]
     )
     scores = surprise.sum(axis=2)
     whole = (pulls * scores).sum(axis=1, keepdims=True)
     left = whole - pulls * scores - (pulls[:, :, None] * surprise).sum(axis=1)
     weight = 2 / ((length - 1) * (length - 2)) if length > 2 else 0.0
-    return np.asarray(weight * left - _weight(codes) * whole)
+    return np.asarray(weight * left - weight_of(codes) * whole)
 
 
 def chances_against_field(strengths: Strengths, indexes: list[int]) -> list[tuple[float, float]]:
@@ -164,7 +168,7 @@ def chances_against_field(strengths: Strengths, indexes: list[int]) -> list[tupl
     import numpy as np
 
     values = np.asarray(strengths.values)[indexes]
-    chances = _logistic(values[:, None] - values[None, :])
+    chances = logistic(values[:, None] - values[None, :])
     np.fill_diagonal(chances, 0.0)
     others = max(1, len(indexes) - 1)
     slopes = (chances * (1 - chances)).sum(axis=1) / others
@@ -173,7 +177,7 @@ def chances_against_field(strengths: Strengths, indexes: list[int]) -> list[tupl
     return list(zip(means.tolist(), errors.tolist(), strict=True))
 
 
-def _by_length(votes: Iterable[CodedVotes]) -> list[Codes]:
+def by_length(votes: Iterable[CodedVotes]) -> list[Codes]:
     """Return sorted arrays of the users with two votes and more, one array for each number of votes."""
     import numpy as np
 
@@ -184,31 +188,31 @@ def _by_length(votes: Iterable[CodedVotes]) -> list[Codes]:
     return [np.asarray(sorted(found[length]), dtype=np.int64) for length in sorted(found)]
 
 
-def _wins(groups: list[Codes], size: int) -> Floats:
+def wins_of(groups: list[Codes], size: int) -> Floats:
     """Return the weight with which each submission (row) has beaten each other (column)."""
     import numpy as np
 
     wins = np.zeros((size, size))
     for codes in groups:
         twice = np.zeros(size * size)  # whole numbers, exact as floats up to 2^53
-        for ids, ups in _chunks(codes):
+        for ids, ups in chunks(codes):
             outcome = 1 + ups[:, :, None] - ups[:, None, :]
             twice += np.bincount(
-                _cells(ids, size).ravel(), weights=outcome.ravel(), minlength=size * size
+                cells_of(ids, size).ravel(), weights=outcome.ravel(), minlength=size * size
             )
-        wins += twice.reshape(size, size) * (_weight(codes) / 2)
+        wins += twice.reshape(size, size) * (weight_of(codes) / 2)
     np.fill_diagonal(wins, 0.0)
     return wins
 
 
-def _derivatives(
+def derivatives(
     values: Floats, wins: Floats, comparisons: Floats, prior: float
 ) -> tuple[Floats, Floats]:
     """Return the gradient of the log likelihood with its prior, and minus its second derivative."""
     import numpy as np
 
-    chances = _logistic(values[:, None] - values[None, :])
-    alone = _logistic(values)
+    chances = logistic(values[:, None] - values[None, :])
+    alone = logistic(values)
     gradient = (wins - comparisons * chances).sum(axis=1) + prior * (0.5 - alone)
     weights = comparisons * chances * (1 - chances)
     curvature = np.diag(weights.sum(axis=1) + prior * alone * (1 - alone)) - weights
@@ -220,13 +224,13 @@ def _meat(groups: list[Codes], values: Floats, size: int, prior: float) -> Float
     import numpy as np
 
     found = np.zeros(size * size)
-    chances = _logistic(
+    chances = logistic(
         values[:, None] - values[None, :]
     ).ravel()  # looked up below: a quarter of the time
     for codes in groups:
-        weight, length = _weight(codes), codes.shape[1]
-        for ids, ups in _chunks(codes):
-            cells = _cells(ids, size)
+        weight, length = weight_of(codes), codes.shape[1]
+        for ids, ups in chunks(codes):
+            cells = cells_of(ids, size)
             outcomes = (length * (1 + ups) - ups.sum(axis=1, keepdims=True)) / 2
             scores = weight * (outcomes - chances[cells].sum(axis=2))  # with itself: ½ - ½
             products = scores[:, :, None] * scores[:, None, :]
@@ -234,7 +238,7 @@ def _meat(groups: list[Codes], values: Floats, size: int, prior: float) -> Float
     return found.reshape(size, size) + np.eye(size) * (prior / 4)
 
 
-def _chunks(codes: Codes) -> Iterator[tuple[Codes, Codes]]:
+def chunks(codes: Codes) -> Iterator[tuple[Codes, Codes]]:
     """Yield ids and thumbs up (0 or 1) of as many users at once as have CHUNK_PAIRS pairs."""
     length = codes.shape[1]
     step = max(1, CHUNK_PAIRS // (length * length))
@@ -243,16 +247,16 @@ def _chunks(codes: Codes) -> Iterator[tuple[Codes, Codes]]:
         yield part >> 1, part & 1
 
 
-def _cells(ids: Codes, size: int) -> Codes:
+def cells_of(ids: Codes, size: int) -> Codes:
     return ids[:, :, None] * size + ids[:, None, :]
 
 
-def _weight(codes: Codes) -> float:
+def weight_of(codes: Codes) -> float:
     length = int(codes.shape[1])
     return 2 / (length * (length - 1))
 
 
-def _logistic(x: Any) -> Any:
+def logistic(x: Any) -> Any:
     import numpy as np
 
     return 1 / (1 + np.exp(-x))

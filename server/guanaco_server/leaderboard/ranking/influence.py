@@ -29,7 +29,8 @@ from functools import lru_cache
 from guanaco.competitions import RankingRule
 from guanaco_server.leaderboard.ranking import bradley_terry
 from guanaco_server.leaderboard.ranking.bradley_terry import CodedVotes
-from guanaco_server.leaderboard.ranking.rules import ELO, Standing, VotesByUser, standings
+from guanaco_server.leaderboard.ranking.duel_votes import NO_DUELS, DuelVotes
+from guanaco_server.leaderboard.ranking.rules import ELO, Fit, Standing, VotesByUser, standings
 from guanaco_server.statistics.confidence_sequences import proportion_sequence, shared_alpha
 from guanaco_server.statistics.votes import VoteCount
 
@@ -65,18 +66,24 @@ class Ballots:
     counts: Mapping[str, VoteCount]
     ids: Sequence[str]
     by_user: Sequence[CodedVotes]
+    fit: Fit = bradley_terry.fit
 
     @staticmethod
-    def of(rule: RankingRule, votes: Collection[tuple[str, str, bool]]) -> Ballots:
-        """Take (user, submission, thumbs up) triples."""
+    def of(
+        rule: RankingRule, votes: Collection[tuple[str, str, bool]], duels: DuelVotes = NO_DUELS
+    ) -> Ballots:
+        """Take (user, submission, thumbs up) triples, and the duels, which stay whatever votes are taken away."""
         ups = Counter(name for _, name, thumbs_up in votes if thumbs_up)
         every = Counter(name for _, name, _ in votes)
         by_user = VotesByUser(votes)
         counts = {name: VoteCount(ups[name], total - ups[name]) for name, total in every.items()}
-        return Ballots(rule, counts, by_user.ids, by_user.everybodys())
+        fit: Fit = bradley_terry.fit
+        if duels.duels:
+            fit = duels.fit(by_user, by_user.everybody())
+        return Ballots(rule, counts, by_user.ids, by_user.everybodys(), fit)
 
     def standings(self) -> list[Standing]:
-        return standings(self.rule, self.counts, self.ids, self.by_user)
+        return standings(self.rule, self.counts, self.ids, self.by_user, fit=self.fit)
 
 
 def neighbours(found: Sequence[Standing]) -> list[tuple[Standing, Standing]]:
@@ -173,7 +180,7 @@ def _by_influence(ballots: Ballots, above: str, below: str) -> list[tuple[int, i
 
 def removal_effects(ballots: Ballots, above: str, below: str) -> list[tuple[float, int, int]]:
     """Return by how much each vote's removal changes the difference of the two scores, with its user's index and its place."""
-    fitted = bradley_terry.fit(ballots.by_user, len(ballots.ids))
+    fitted = ballots.fit(ballots.by_user, len(ballots.ids))
     slopes = _slopes(ballots, fitted, above, below)
     changes, users, places = bradley_terry.removal_effects(ballots.by_user, fitted.values, slopes)
     found = list(zip(changes.tolist(), users.tolist(), places.tolist(), strict=True))
@@ -229,7 +236,7 @@ def without(ballots: Ballots, removed: Sequence[tuple[int, int]]) -> Ballots:
         for at in gone:
             name, is_up = ballots.ids[ballots.by_user[user][at] >> 1], ballots.by_user[user][at] & 1
             counts[name] = VoteCount(counts[name].up - is_up, counts[name].down - 1 + is_up)
-    return Ballots(ballots.rule, counts, ballots.ids, by_user)
+    return Ballots(ballots.rule, counts, ballots.ids, by_user, ballots.fit)
 
 
 def _first(holds: Callable[[int], bool], most: int) -> int | None:

@@ -76,6 +76,18 @@ class VotesByUser:
         else:
             self._by_user.pop(user, None)
 
+    def index_of(self, submission_id: str) -> int:
+        """Return the index of a submission, which is a new one if nobody has voted on it."""
+        return self._code(submission_id, False) >> 1
+
+    def comparing(self) -> list[str]:
+        """Return the users whose votes ``comparable`` returns, in that order."""
+        return [user for user, votes in self._by_user.items() if len(votes) > 1]
+
+    def everybody(self) -> list[str]:
+        """Return the users whose votes ``everybodys`` returns, in that order."""
+        return list(self._by_user)
+
     def everybodys(self) -> list[CodedVotes]:
         """Return the votes of each user."""
         return list(self._by_user.values())

@@ -8,14 +8,14 @@ again when another process has counted meanwhile, or after a failure.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 
-from guanaco.competitions import Competition, RankingRule
+from guanaco.competitions import Competition, DuelRule, RankingRule
 from guanaco.leaderboard import SubmissionMetrics
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.bulk import insert_missing, upsert
@@ -23,17 +23,21 @@ from guanaco_server.database.database import Database
 from guanaco_server.leaderboard.counting import queries as counting_queries
 from guanaco_server.leaderboard.counting.aggregate import Aggregate
 from guanaco_server.leaderboard.counting.counter import CountedBatch
+from guanaco_server.leaderboard.counting.votes import VotingWindow, window_of
 from guanaco_server.leaderboard.ranking import queries
 from guanaco_server.leaderboard.ranking.bradley_terry import ContinuedFit
+from guanaco_server.leaderboard.ranking.duel_votes import DuelReader, DuelVotes
 from guanaco_server.leaderboard.ranking.metrics import MetricValues, metrics_of
-from guanaco_server.leaderboard.ranking.rules import VotesByUser, compares_users, standings
+from guanaco_server.leaderboard.ranking.rules import Fit, VotesByUser, compares_users, standings
 from guanaco_server.leaderboard.tables import ScorePointRow, StandingRow
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.statistics.votes import VoteCount
+from guanaco_server.submissions.service import SubmissionService
 
 HOUR_S = 3_600
 FULL_HISTORY_HOURS = 7 * 24
 
+Rules = tuple[RankingRule, DuelRule, VotingWindow | None]
 Shown = tuple[int | None, float | None, float | None, float | None, str]
 """A submission's rank, score, the interval's low and high end, and its metrics as JSON."""
 
@@ -45,10 +49,17 @@ class RankedCompetition:
 
 
 class StandingsPublisher:
-    def __init__(self, database: Database, clock: Clock, competitions: CompetitionService) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        competitions: CompetitionService,
+        submissions: SubmissionService,
+    ) -> None:
         self._database = database
         self._clock = clock
         self._competitions = competitions
+        self._duels = DuelReader(database, submissions)
         self._followed: list[CountedBatch] = []
         self._one_at_a_time = asyncio.Lock()
         self._is_stale = False
@@ -67,7 +78,9 @@ class StandingsPublisher:
         self._votes: dict[str, VotesByUser] = {}
         self._metrics: defaultdict[str, dict[str, str]] = defaultdict(dict)
         self._written: defaultdict[str, dict[str, Shown]] = defaultdict(dict)
-        self._rules: dict[str, RankingRule] = {}
+        self._rules: dict[str, Rules] = {}
+        self._duel_counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._duels.forget()
         self._fits: defaultdict[str, ContinuedFit] = defaultdict(ContinuedFit)
 
     def follow(self, batch: CountedBatch) -> None:
@@ -92,14 +105,17 @@ class StandingsPublisher:
         for competition in competitions:
             if competition.ranking.is_unknown:  # only a newer process can rank it
                 continue
-            has_other_rule = self._rules.get(competition.id) is not competition.ranking
+            has_other_rule = self._rules.get(competition.id) != _rules(competition)
+            has_new_duels = await self._duels.refresh(competition)
             aggregates = self._aggregates[competition.id]
             unmeasured = aggregates.keys() - self._metrics[competition.id].keys()
             ids = changed.get(competition.id, set()) | unmeasured
-            if ids or competition.id in revoted or (has_other_rule and aggregates):
-                ranked = await asyncio.to_thread(self._rank, competition, ids, today)
+            has_votes = bool(aggregates) or competition.duels.counted
+            if ids or competition.id in revoted or has_new_duels or (has_other_rule and has_votes):
+                duels = await self._duels.votes(competition)
+                ranked = await asyncio.to_thread(self._rank, competition, ids, today, duels)
                 await self._write(ranked, now)
-            self._rules[competition.id] = competition.ranking
+            self._rules[competition.id] = _rules(competition)
         await self._keep_history(now)
 
     async def _ensure_current(self) -> None:
@@ -148,17 +164,24 @@ class StandingsPublisher:
                     )
         return changed
 
-    def _rank(self, competition: Competition, changed: set[str], today: int) -> RankedCompetition:
+    def _rank(
+        self, competition: Competition, changed: set[str], today: int, duels: DuelVotes
+    ) -> RankedCompetition:
         """Compute the ranking. With a million votes it takes seconds, so it runs in a thread."""
         aggregates, metrics = self._aggregates[competition.id], self._metrics[competition.id]
-        for one in changed:
-            metrics[one] = metrics_of(one, aggregates[one], today).model_dump_json()
+        before, duelled = self._duel_counts[competition.id], duels.counts()
+        for one in changed | {name for name, _ in before.items() ^ duelled.items()}:
+            found = metrics_of(one, aggregates.get(one, Aggregate()), today)
+            metrics[one] = found.model_copy(update={"duels": duelled[one]}).model_dump_json()
+        self._duel_counts[competition.id] = duelled
         counts = {one: VoteCount(found["up"], found["down"]) for one, found in aggregates.items()}
         votes = self._votes.get(competition.id) or VotesByUser(())
         shown: dict[str, Shown] = {
-            one: (None, None, None, None, metrics[one]) for one in aggregates
+            one: (None, None, None, None, text) for one, text in metrics.items()
         }
-        fit = self._fits[competition.id]
+        fit: Fit = self._fits[competition.id]
+        if duels.duels:
+            fit = duels.fit(votes, votes.comparing())
         for standing in standings(
             competition.ranking, counts, votes.ids, votes.comparable(), fit=fit
         ):
@@ -208,6 +231,12 @@ def _columns(competition: str, submission_id: str, shown: Shown, now: datetime) 
         "metrics": metrics,
         "at": now,
     }
+
+
+def _rules(competition: Competition) -> Rules:
+    """Return what a ranking depends on beside the votes. A window that changes has votes counted again, but not duels."""
+    window = window_of(competition) if competition.duels.counted else None
+    return competition.ranking, competition.duels, window
 
 
 def _point(

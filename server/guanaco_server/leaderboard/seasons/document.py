@@ -9,6 +9,7 @@ the document, and keep the others: a season is always recomputed by the schema t
 
     1   intervals for one look at one submission; does not name its schema
     2   intervals that hold at every look and for all submissions together, as the board shows them
+    3   the same, of a competition whose duels count: with the rule of duels, each one's number, and what style adds
 """
 
 from __future__ import annotations
@@ -33,13 +34,23 @@ from guanaco_server.leaderboard.flags.rules import (
     least_burst,
     slot_of,
 )
+from guanaco_server.leaderboard.ranking import bradley_terry
+from guanaco_server.leaderboard.ranking.duel_votes import NO_DUELS, DuelVotes
 from guanaco_server.leaderboard.ranking.estimators import proportion
-from guanaco_server.leaderboard.ranking.rules import Standing, VotesByUser, standings
+from guanaco_server.leaderboard.ranking.rules import (
+    Standing,
+    VotesByUser,
+    compares_users,
+    standings,
+)
+from guanaco_server.leaderboard.ranking.style import TERMS
 from guanaco_server.statistics.votes import VoteCount
 
 SCHEMA = 2
-SCHEMAS = (1, 2)
+SCHEMA_WITH_DUELS = 3
+SCHEMAS = (1, 2, 3)
 
+NONE = VoteCount(0, 0)
 AllowedFlags = Collection[tuple[str, str]]  # (rating, rule)
 
 
@@ -131,6 +142,7 @@ def final_ranking(
     owners: Mapping[str, Owner],
     allowed: AllowedFlags,
     schema: int = SCHEMA,
+    duels: DuelVotes = NO_DUELS,
 ) -> bytes:
     """Rank a frozen competition by its rule.
 
@@ -140,6 +152,7 @@ def final_ranking(
         owners: The owner of each submission.
         allowed: The flags that an admin had allowed before the freeze.
         schema: One of ``SCHEMAS``.
+        duels: The duels that count; only schema 3 takes them.
 
     Returns:
         The document.
@@ -151,18 +164,26 @@ def final_ranking(
         (ups if thumbs_up else downs)[submission_id] += 1
     counts = {one: VoteCount(ups[one], downs[one]) for one in sorted(ups.keys() | downs.keys())}
     by_user = VotesByUser(votes)
+    strengths = (
+        duels.fit(by_user, by_user.comparing())(by_user.comparable(), len(by_user.ids))
+        if duels.duels and compares_users(competition.ranking)
+        else None
+    )
     found = standings(
         competition.ranking,
         counts,
         by_user.ids,
         by_user.comparable(),
         is_for_one_look=schema == 1,
+        fit=bradley_terry.fit if strengths is None else lambda _votes, _size: strengths,
     )
     content: dict[str, object] = {} if schema == 1 else {"schema": schema}
     content |= {
         "competition": _CompetitionV1.model_validate(competition).model_dump(mode="json"),
-        "standings": [_line(one, counts[one.submission_id], owners) for one in found],
+        "standings": [_line(one, counts.get(one.submission_id, NONE), owners) for one in found],
     }
+    if schema == SCHEMA_WITH_DUELS:
+        content["duels"] = _duel_lines(competition, duels, strengths)
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return text.encode()
 
@@ -220,6 +241,24 @@ def _line(standing: Standing, count: VoteCount, owners: Mapping[str, Owner]) -> 
         "score": _decimal(score.value),
         "low": _decimal(score.low),
         "high": _decimal(score.high),
+    }
+
+
+def _duel_lines(
+    competition: Competition, duels: DuelVotes, strengths: bradley_terry.Strengths | None
+) -> dict[str, object]:
+    """Say by which rule duels count, how many each submission had, and what a term of style adds to the log odds."""
+    effects = (
+        zip(TERMS, strengths.effects, strengths.effect_errors, strict=False) if strengths else ()
+    )
+    return {
+        "style_control": competition.duels.style_control,
+        "counted": len(duels.duels),
+        "by_submission": dict(duels.counts()),
+        "style": {
+            name: {"effect": _decimal(effect), "error": _decimal(error)}
+            for name, effect, error in effects
+        },
     }
 
 

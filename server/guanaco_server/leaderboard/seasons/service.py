@@ -21,8 +21,15 @@ from guanaco_server.database.database import Database
 from guanaco_server.feedback import records
 from guanaco_server.leaderboard.flags import queries as flag_queries
 from guanaco_server.leaderboard.flags.rules import Owner
+from guanaco_server.leaderboard.ranking.duel_votes import NO_DUELS, DuelReader
 from guanaco_server.leaderboard.seasons import queries
-from guanaco_server.leaderboard.seasons.document import SCHEMA, SCHEMAS, final_ranking, schema_of
+from guanaco_server.leaderboard.seasons.document import (
+    SCHEMA,
+    SCHEMA_WITH_DUELS,
+    SCHEMAS,
+    final_ranking,
+    schema_of,
+)
 from guanaco_server.leaderboard.tables import SeasonRow
 from guanaco_server.submissions.service import SubmissionService
 
@@ -43,7 +50,8 @@ class SeasonService:
         async with self._database.read() as session:
             known = await queries.season(session, competition_id)
         if known is None:
-            content = await self._rank(competition, competition.frozen_at, SCHEMA)
+            schema = SCHEMA_WITH_DUELS if competition.duels.counted else SCHEMA
+            content = await self._rank(competition, competition.frozen_at, schema)
             sha256 = hashlib.sha256(content).hexdigest()
             async with self._database.write() as session:
                 known = await queries.keep_season(
@@ -89,7 +97,12 @@ class SeasonService:
         async with self._database.read() as session:
             ratings = await records.of_competition(session, competition.id)
             allowed = await flag_queries.allowed(session, competition.id, frozen_at)
-        return await asyncio.to_thread(final_ranking, competition, ratings, owners, allowed, schema)
+        duels = NO_DUELS
+        if schema == SCHEMA_WITH_DUELS:
+            duels = await DuelReader(self._database, self._submissions).read(competition)
+        return await asyncio.to_thread(
+            final_ranking, competition, ratings, owners, allowed, schema, duels
+        )
 
 
 def _require_known_rule(competition: Competition) -> None:

@@ -1,0 +1,78 @@
+"""Reads votes on battles for the leaderboard: raw, in bulk, and the newest alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+
+from sqlalchemy import Select, func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco_server.chat.conversations import records as chat_records
+from guanaco_server.database.database import among
+from guanaco_server.duels.tables import BattleRow, DuelRow
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedDuel:
+    """A battle with every vote on it, the oldest first, as (when, outcome)."""
+
+    id: str
+    account_id: str
+    user_id: str
+    a_submission: str
+    b_submission: str
+    votes: tuple[tuple[datetime, str], ...]
+
+    @property
+    def user_key(self) -> str:
+        return chat_records.user_key(self.account_id, self.user_id)
+
+
+async def count(session: AsyncSession, competition: str) -> int:
+    """Count the battles of a competition that have a vote."""
+    voted = func.count(BattleRow.voted_at)
+    return await session.scalar(select(voted).where(BattleRow.competition == competition)) or 0
+
+
+async def of_competition(
+    session: AsyncSession, competition: str, since: datetime | None = None
+) -> list[RecordedDuel]:
+    """Return the duels of a competition, or those that were voted on since, by id."""
+    row = BattleRow
+    which = [row.competition == competition, row.voted_at.is_not(None)]
+    if since is not None:
+        which.append(row.voted_at >= since)
+    conversations = select(row.conversation_id).where(*which)
+    users = await chat_records.users_of(session, conversations)
+    statement = (
+        select(
+            row.id,
+            row.conversation_id,
+            row.a_submission,
+            row.b_submission,
+            DuelRow.at,
+            DuelRow.outcome,
+        )
+        .join(DuelRow, DuelRow.battle_id == row.id)
+        .where(*which)
+        .order_by(row.id, DuelRow.revision)
+    )
+    found = []
+    for (battle, conversation, a, b), votes in groupby(
+        await session.execute(statement), lambda one: (one[0], one[1], one[2], one[3])
+    ):
+        given = tuple((vote[4], vote[5]) for vote in votes)
+        if conversation in users:
+            found.append(RecordedDuel(battle, *users[conversation], a, b, given))
+    return found
+
+
+async def replies(session: AsyncSession, ids: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Return what side a and side b replied, by battle."""
+    row = BattleRow
+    statement: Select[str, str, str] = select(row.id, row.a_content, row.b_content)
+    rows = await session.execute(statement.where(among(session, row.id, ids)))
+    return {battle: (a, b) for battle, a, b in rows}

@@ -1,0 +1,212 @@
+"""Duels that count in a competition's ranking: on the board, in its history of seasons, and gone with who is erased."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import text
+
+from guanaco.accounts import Role
+from guanaco_server.accounts.service import Account
+from guanaco_server.database.database import Database
+from guanaco_server.duels.tables import BattleRow, DuelRow
+from tests.fixtures.rating import converse, rate
+from tests.fixtures.world import World
+
+pytestmark = pytest.mark.both_databases
+
+ONE, TWO, THREE = "one_v1", "two_v1", "three_v1"
+RULES = {"battles": True, "counted": True}
+
+
+class Arena(World):
+    """A world with three submissions of two developers, and a competition in which duels count."""
+
+    backend: Account
+    admin: httpx.AsyncClient
+
+    async def begin(self) -> Arena:
+        for name, owner in ((ONE, "ada"), (TWO, "bob"), (THREE, "bob")):
+            await self.publish(await self.account(Role.DEVELOPER, owner), name)
+        self.backend = await self.account(Role.BACKEND, "app")
+        self.admin = await self.http(Role.ADMIN)
+        await self.put(RULES)
+        return self
+
+    async def put(self, duels: dict[str, bool], **fields: Any) -> None:
+        body = {
+            "name": "Autumn",
+            "starts_at": self.clock.now().replace(year=2020).isoformat(),
+            "ranking": "bradley_terry",
+            "duels": duels,
+        }
+        answer = await self.admin.put("/competitions/autumn", json=body | fields)
+        assert answer.status_code == 200, answer.text
+
+    async def duel(
+        self, user: str, a: str, b: str, outcome: str, replies: tuple[str, str] = ("A", "B")
+    ) -> None:
+        """A recorded battle with a vote, as the gateway and the service store them."""
+        conversation = await converse(self, self.backend, a, user, competition="autumn")
+        battle, now = f"battle_{uuid.uuid4().hex}", self.clock.now()
+        row = BattleRow(
+            id=battle,
+            conversation_id=conversation,
+            message_id=f"msg_{uuid.uuid4().hex}",
+            competition="autumn",
+            a_submission=a,
+            b_submission=b,
+            a_content=replies[0],
+            b_content=replies[1],
+            a_finish_reason="stop",
+            b_finish_reason="stop",
+            own_side="a",
+            continues_from="a",
+            outcome=outcome,
+            revision=1,
+            created_at=now,
+            voted_at=now,
+        )
+        vote = DuelRow(
+            battle_id=battle,
+            revision=1,
+            outcome=outcome,
+            continues_from="a",
+            at=now,
+            given_by=self.backend.id,
+        )
+        async with self.database.write() as session:
+            session.add(row)
+            await session.flush()
+            session.add(vote)
+        self.clock.advance(1)
+
+    async def board(self) -> dict[str, Any]:
+        await self.scores.loop.run_once()
+        answer = await self.http_with({}).get("/leaderboard", params={"competition": "autumn"})
+        found: dict[str, Any] = answer.json()
+        return found
+
+    async def rows(self) -> dict[str, dict[str, Any]]:
+        return {row["submission_id"]: row for row in (await self.board())["rows"]}
+
+
+@pytest.fixture
+async def world(database: Database) -> Arena:
+    return await Arena(database).begin()
+
+
+async def test_duels_rank_submissions_that_nobody_rated(world: Arena) -> None:
+    for number in range(40):
+        await world.duel(f"user-{number}", ONE, TWO, "a")
+        await world.duel(f"user-{number}", THREE, ONE, "tie" if number % 2 else "b")
+    board = await world.board()
+    assert (board["counts_duels"], board["controls_style"]) == (True, False)
+    rows = {row["submission_id"]: row for row in board["rows"]}
+    assert [row["submission_id"] for row in board["rows"]] == [ONE, THREE, TWO]
+    assert rows[ONE]["score"] > 1000 > rows[TWO]["score"]
+    assert {row["rank"] for row in rows.values()} == {1}  # forty users do not settle it
+    assert {name: row["duels"] for name, row in rows.items()} == {ONE: 80, TWO: 40, THREE: 40}
+
+
+async def test_the_next_vote_is_taken_over_and_thumbs_count_beside_it(world: Arena) -> None:
+    await world.duel("alice", ONE, TWO, "a")
+    first = (await world.rows())[ONE]["score"]
+    await world.duel("bob", ONE, TWO, "a")
+    second = (await world.rows())[ONE]["score"]
+    await rate(world, world.backend, ONE, "carol", True, competition="autumn")
+    await rate(world, world.backend, TWO, "carol", False, competition="autumn")
+    third = (await world.rows())[ONE]["score"]
+    assert 1000 < first < second < third
+
+
+async def test_the_rule_decides_whether_they_count(world: Arena) -> None:
+    for number in range(5):
+        await world.duel(f"user-{number}", ONE, TWO, "a")
+    assert (await world.rows())[ONE]["rank"] == 1
+    await world.put({"battles": True})
+    board = await world.board()
+    assert board["counts_duels"] is False
+    assert [(row["rank"], row["duels"]) for row in board["rows"]] == [(None, 0)] * 3
+
+
+async def test_an_erased_users_duels_no_longer_count(world: Arena) -> None:
+    for number in range(5):
+        await world.duel(f"user-{number}", ONE, TWO, "a")
+    assert (await world.rows())[ONE]["duels"] == 5
+    app = await world.http(Role.BACKEND, "app")
+    assert (await app.post("/users/erase", json={"user_id": "user-1"})).status_code == 200
+    assert (await world.rows())[ONE]["duels"] == 4
+
+
+async def test_a_frozen_season_with_duels_comes_out_the_same(world: Arena) -> None:
+    for number in range(12):
+        await world.duel(f"user-{number}", ONE, TWO, "a" if number % 3 else "b", ("x" * 50, "y"))
+        await rate(world, world.backend, ONE, f"user-{number}", True, competition="autumn")
+        await rate(world, world.backend, THREE, f"user-{number}", False, competition="autumn")
+    await world.put(RULES | {"style_control": True})
+    frozen = (await world.admin.post("/competitions/autumn/freeze")).json()
+    season = json.loads(frozen["ranking"])
+    assert season["schema"] == 3
+    assert season["duels"]["by_submission"] == {ONE: 12, TWO: 12}
+    assert set(season["duels"]["style"]) == {"length", "markdown", "position"}
+    assert {line["submission_id"] for line in season["standings"]} == {ONE, TWO, THREE}
+    check = (await world.admin.post("/competitions/autumn/recompute")).json()
+    assert (check["is_same"], check["recomputed_sha256"]) == (True, frozen["sha256"])
+    async with world.database.write() as session:
+        await session.execute(text("UPDATE duels SET outcome = 'b'"))
+    assert (await world.admin.post("/competitions/autumn/recompute")).json()["is_same"] is False
+
+
+async def test_a_season_without_counted_duels_keeps_its_schema(world: Arena) -> None:
+    await world.put({"battles": True})
+    await world.duel("alice", ONE, TWO, "a")
+    frozen = (await world.admin.post("/competitions/autumn/freeze")).json()
+    assert (json.loads(frozen["ranking"])["schema"], "duels" in frozen["ranking"]) == (2, False)
+
+
+async def test_with_style_control_length_wins_nothing(world: Arena) -> None:
+    """TWO wins by long replies alone; where THREE writes as long ones, it wins as often."""
+    long, short = "word " * 200, "word"
+    for number in range(60):
+        user = f"user-{number}"
+        await world.duel(user, TWO, ONE, "a" if number % 6 else "b", (long, short))
+        await world.duel(user, ONE, THREE, "b" if number % 6 else "a", (short, long))
+        await world.duel(user, TWO, ONE, "a" if number % 2 else "b", (short, short))
+    plain = await world.rows()
+    await world.put(RULES | {"style_control": True})
+    controlled = await world.rows()
+    assert plain[TWO]["score"] - plain[ONE]["score"] > 60
+    gap = controlled[TWO]["score"] - controlled[ONE]["score"]
+    assert abs(gap) < (plain[TWO]["score"] - plain[ONE]["score"]) / 2
+    assert (await world.board())["controls_style"] is True
+
+
+async def test_rules_that_contradict_each_other_are_refused(world: Arena) -> None:
+    rules = {"name": "X", "starts_at": world.clock.now().isoformat(), "duels": {"counted": True}}
+    answer = await world.admin.put("/competitions/x", json=rules)
+    assert answer.status_code == 422
+    assert "duels.counted needs the ranking" in answer.text
+    rules |= {"ranking": "combined", "duels": {"style_control": True}}
+    answer = await world.admin.put("/competitions/x", json=rules)
+    assert answer.status_code == 422
+    assert "duels.style_control needs duels.counted" in answer.text
+
+
+async def test_how_few_votes_decide_is_found_with_duels_beside_them(world: Arena) -> None:
+    for number in range(30):
+        await rate(world, world.backend, ONE, f"user-{number}", True, competition="autumn")
+        await rate(world, world.backend, TWO, f"user-{number}", False, competition="autumn")
+        await world.duel(f"user-{number}", TWO, ONE, "a" if number % 10 == 0 else "b")
+        world.clock.advance(timedelta(minutes=2).total_seconds())
+    await world.rows()
+    answer = await world.http_with({}).get(
+        "/leaderboard/stability", params={"competition": "autumn"}
+    )
+    (pair,) = answer.json()["pairs"]
+    assert (pair["above"], pair["below"]) == (ONE, TWO)

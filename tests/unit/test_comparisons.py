@@ -1,0 +1,190 @@
+"""Strengths from duels and thumbs: equal to what other packages find, clustered by user, and free of what style adds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from benchmarks.duels import fitted
+from benchmarks.duels_data import made_votes
+from guanaco_server.duels.records import RecordedDuel
+from guanaco_server.leaderboard.counting.votes import VotingWindow
+from guanaco_server.leaderboard.flags.rules import DEVOTED_RATINGS, Owner
+from guanaco_server.leaderboard.ranking import bradley_terry
+from guanaco_server.leaderboard.ranking.comparisons import CodedDuels, fit
+from guanaco_server.leaderboard.ranking.duel_votes import CountedDuel, DuelVotes, counted_duels
+from guanaco_server.leaderboard.ranking.rules import VotesByUser
+from guanaco_server.leaderboard.ranking.style import Style, differences, style_of
+
+# `made_votes(3000, 7, 150)` fitted by choix 0.4.1 and arena-rank 0.1.1; `make bench-duels` asks the packages themselves.
+PEERS = json.loads((Path(__file__).parent / "golden" / "duel_strengths.json").read_text())
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+OWNERS = {name: Owner(f"acc-{name}", f"dev-{name}") for name in ("one", "two", "three")}
+
+
+def coded(*rows: tuple[int, int, int, float], weight: float = 1.0) -> CodedDuels:
+    """Take (user, first, second, outcome)."""
+    whole = np.asarray([row[:3] for row in rows], dtype=np.int64).reshape(len(rows), 3)
+    outcomes = np.asarray([row[3] for row in rows], dtype=np.float64)
+    none = np.zeros((len(rows), 0))
+    weights = np.full(len(rows), weight)
+    return CodedDuels(whole[:, 0], whole[:, 1], whole[:, 2], outcomes, weights, none)
+
+
+@pytest.mark.parametrize("peer", ["choix", "arena_rank", "arena_rank_style"])
+def test_the_strengths_are_those_of_other_packages(peer: str) -> None:
+    found = fitted(made_votes(3_000, 7, 150), has_terms=peer == "arena_rank_style")
+    assert found.values == pytest.approx(PEERS[peer]["strengths"], abs=1e-4)
+    assert found.effects == pytest.approx(PEERS[peer].get("effects", []), abs=1e-4)
+
+
+def test_thumbs_duels_and_terms_are_one_logistic_regression_clustered_by_user() -> None:
+    votes = [(0, 3, 4), (1, 2), (0, 5), (3, 5)]
+    made = made_votes(60, 3, 9)
+    duels = CodedDuels(
+        made["user"].astype(np.int64),
+        made["first"].astype(np.int64) % 3,
+        (made["first"].astype(np.int64) + 1) % 3,
+        made["outcome"],
+        np.linspace(0.3, 1.0, 60),
+        made["terms"],
+    )
+    found = fit(votes, 3, duels)
+    values, errors = _by_hand(votes, duels)
+    assert [*found.values, *found.effects] == pytest.approx(values, abs=1e-9)
+    assert [*found.errors, *found.effect_errors] == pytest.approx(errors, abs=1e-9)
+
+
+def _by_hand(votes: list[tuple[int, ...]], duels: CodedDuels) -> tuple[list[float], list[float]]:
+    """The same from a design matrix: each comparison a row, each user a cluster."""
+    rows: list[NDArray[np.float64]] = []
+    outcomes, weights, users = [], [], []
+    for user, coded_votes in enumerate(votes):
+        pairs = [(a, b) for k, a in enumerate(coded_votes) for b in coded_votes[k + 1 :]]
+        for a, b in pairs:
+            row = np.zeros(6)
+            row[a >> 1], row[b >> 1] = 1, -1
+            rows.append(row)
+            outcomes.append((1 + (a & 1) - (b & 1)) / 2)
+            weights.append(1 / len(pairs))
+            users.append(user)
+    for at in range(len(duels.users)):
+        row = np.zeros(6)
+        row[duels.first[at]], row[duels.second[at]] = 1, -1
+        row[3:] = duels.terms[at]
+        rows.append(row)
+        outcomes.append(float(duels.outcomes[at]))
+        weights.append(float(duels.weights[at]))
+        users.append(int(duels.users[at]))
+    x, y, w = np.asarray(rows), np.asarray(outcomes), np.asarray(weights)
+    values = np.zeros(6)
+    average, terms = np.diag([1.0, 1, 1, 0, 0, 0]), np.diag([0.0, 0, 0, 1, 1, 1])
+    for _ in range(50):
+        chance, alone = 1 / (1 + np.exp(-x @ values)), 1 / (1 + np.exp(-values))
+        slope = x.T @ (w * (y - chance)) + average @ (0.5 - alone) - terms @ values
+        bend = (x.T * (w * chance * (1 - chance))) @ x + terms
+        bend += average @ np.diag(alone * (1 - alone))
+        values = values + np.linalg.solve(bend, slope)
+    meat = average / 4
+    for user in set(users):
+        mine = np.asarray(users) == user
+        score = x[mine].T @ (w * (y - chance))[mine]
+        meat = meat + np.outer(score, score)
+    covariance = np.linalg.inv(bend) @ meat @ np.linalg.inv(bend)
+    centring = np.eye(6)
+    centring[:3, :3] -= 1 / 3
+    spread = centring @ covariance @ centring.T
+    return (centring @ values).tolist(), np.sqrt(np.diag(spread)).tolist()
+
+
+def test_without_duels_the_strengths_are_those_of_the_thumbs() -> None:
+    votes = [(0, 3, 4), (1, 2), (0, 5), (3, 5), (1,)]
+    alone, found = bradley_terry.fit(votes, 3), fit(votes, 3, coded())
+    assert found.values == pytest.approx(alone.values, abs=1e-12)
+    assert found.errors == pytest.approx(alone.errors, abs=1e-12)
+
+
+def test_a_user_who_votes_on_a_pair_again_and_again_weighs_one() -> None:
+    many = [CountedDuel(f"battle-{k}", "busy", "one", "two", 1.0) for k in range(50)]
+    once = [CountedDuel("battle-0", "calm", "two", "one", 1.0)]
+    found = DuelVotes([*many, *once])
+    votes = VotesByUser(())
+    fitted_strengths = found.fit(votes, [])([], 2)
+    assert fitted_strengths.values == pytest.approx([0.0, 0.0], abs=1e-9)
+    assert fitted_strengths.compared == pytest.approx([2.0, 2.0])
+
+
+def test_the_same_duels_in_any_order_give_the_same_strengths() -> None:
+    votes = VotesByUser([("ada", "one", True), ("ada", "two", False)])
+    recorded = [
+        RecordedDuel(f"b{k}", "app", f"user-{k % 4}", *sides, ((NOON, "a" if k % 3 else "tie"),))
+        for k, sides in enumerate([("one", "two"), ("two", "three"), ("three", "one")] * 5)
+    ]
+    window = VotingWindow(NOON, None)
+    there, back = (
+        DuelVotes(counted_duels(order, OWNERS, window)).fit(votes, ["ada"])(votes.comparable(), 3)
+        for order in (recorded, recorded[::-1])
+    )
+    assert there == back
+
+
+def test_what_style_adds_is_taken_off() -> None:
+    """Two equals, one of whom writes long replies that users prefer for their length."""
+    draw = np.random.default_rng(5)
+    length = draw.uniform(0.2, 0.8, 4_000)
+    wins = draw.random(4_000) < 1 / (1 + np.exp(-1.5 * length))
+    duels = replace(
+        coded(*((k, 0, 1, float(won)) for k, won in enumerate(wins))), terms=length[:, None]
+    )
+    plain = fit([], 2, replace(duels, terms=np.zeros((4_000, 0))))
+    controlled = fit([], 2, duels)
+    assert plain.values[0] > 6 * plain.errors[0]
+    assert abs(controlled.values[0]) < 3 * controlled.errors[0]
+    assert abs(controlled.effects[0] - 1.5) < 3 * controlled.effect_errors[0]
+
+
+def test_style_is_length_markdown_and_side() -> None:
+    plain = style_of("A long answer in words, with 3*4 and snake_case.")
+    marked = style_of("# Title\n\n1. **one**\n2) __two__\n- three\n```py\n```")
+    assert (plain.marks, marked.marks) == (0, 8)
+    assert differences(Style(300, 3), Style(100, 0)) == (0.5, 1.0, 1.0)
+    assert differences(Style(0, 0), Style(0, 0)) == (0.0, 0.0, 1.0)
+
+
+def duel(number: int, outcome: str, a: str = "one", b: str = "two", **fields: str) -> RecordedDuel:
+    return RecordedDuel(
+        f"battle-{number}",
+        fields.get("account", "app"),
+        fields.get("user", "ada"),
+        a,
+        b,
+        ((NOON + timedelta(minutes=number), outcome),),
+    )
+
+
+def test_the_last_vote_within_the_window_counts() -> None:
+    until = NOON + timedelta(hours=1)
+    votes = ((NOON, "a"), (NOON + timedelta(minutes=5), "b"), (until, "tie"))
+    recorded = RecordedDuel("battle", "app", "ada", "one", "two", votes)
+    (found,) = counted_duels([recorded], OWNERS, VotingWindow(NOON, until))
+    assert found.outcome == 0.0
+    assert counted_duels([recorded], OWNERS, VotingWindow(until, until)) == []
+
+
+def test_own_chats_devoted_users_and_unknown_outcomes_are_left_out() -> None:
+    window = VotingWindow(NOON, None)
+    own = duel(1, "a", account="acc-two")
+    later = duel(2, "by_a_mile")
+    devoted = [
+        duel(10 + k, *(("a", "one", "two") if k % 2 else ("b", "three", "one")), user="fan")
+        for k in range(DEVOTED_RATINGS)
+    ]
+    assert counted_duels([own, later, *devoted], OWNERS, window) == []
+    fair = [*devoted[:-1], duel(90, "tie", user="fan")]
+    assert len(counted_duels(fair, OWNERS, window)) == DEVOTED_RATINGS
