@@ -22,6 +22,11 @@ def _without_nul(text: str) -> str:
     return text
 
 
+def _is_false(value: bool) -> bool:
+    """Leave the field out of a request, which a version before would refuse."""
+    return not value
+
+
 Words = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_without_nul)]
 
 
@@ -30,6 +35,11 @@ class FeedbackRequest(BaseModel):
 
     thumbs_up: bool
     text: str = Field(default="", max_length=4_096)
+    may_be_quoted: bool = Field(
+        default=False,
+        description="Whether the user agreed, when they rated, that their words are shown on the model's public page: anonymized, without a name and without the conversation.",
+        exclude_if=_is_false,
+    )
 
 
 class FeedbackRecorded(BaseModel):
@@ -44,6 +54,9 @@ class Rating(BaseModel):
     text: str
     at: datetime
     changed_at: datetime | None = None
+    may_be_quoted: bool = Field(
+        default=False, description="Whether the words may be shown on the model's public page."
+    )
     changeable_until: datetime = Field(description="Until then it can be changed or withdrawn.")
 
 

@@ -317,21 +317,27 @@ def rate(
     is_change: Annotated[
         bool, typer.Option("--change", help="In the place of the rating that was given.")
     ] = False,
+    may_be_quoted: Annotated[
+        bool,
+        typer.Option(
+            "--quotable", help="The user agreed: their words may stand on the model's public page."
+        ),
+    ] = False,
     message: OneMessage = None,
     as_json: AsJson = False,
 ) -> None:
     """Rate a conversation or a reply, or change a rating within a day."""
     is_up = thumb == "up"
-    if message is not None and (text or is_change):
+    if message is not None and (text or is_change or may_be_quoted):
         raise InvalidInput("--message rates one reply: with a thumb alone, as often as you like.")
     done: Any
     with connect() as client:
         if message is not None:
             done = client.rate_message(conversation_id, message, is_up)
         elif is_change:
-            done = client.change_rating(conversation_id, is_up, text)
+            done = client.change_rating(conversation_id, is_up, text, may_be_quoted=may_be_quoted)
         else:
-            done = client.rate(conversation_id, is_up, text)
+            done = client.rate(conversation_id, is_up, text, may_be_quoted=may_be_quoted)
     if as_json:
         console.json(done)
     else:

@@ -37,6 +37,7 @@ def rate(
     thumbs_up: bool,
     text: str = "",
     *,
+    may_be_quoted: bool = False,
     idempotency_key: str | None = None,
 ) -> Call[FeedbackRecorded]:
     """Record what the user thought of the conversation, once it has a reply. Backend.
@@ -45,6 +46,7 @@ def rate(
         conversation_id: The conversation's id.
         thumbs_up: Whether the user liked it.
         text: The user's words.
+        may_be_quoted: Whether the user agreed that these words are shown, anonymized, on the model's public page.
         idempotency_key: With a key of your own the request is sent again when the connection breaks, and done once.
 
     Returns:
@@ -55,7 +57,7 @@ def rate(
         AlreadyRated: It has a rating; change that one.
         NothingToRate: The model has not replied yet.
     """
-    request = FeedbackRequest(thumbs_up=thumbs_up, text=text)
+    request = FeedbackRequest(thumbs_up=thumbs_up, text=text, may_be_quoted=may_be_quoted)
     path = of_conversation(conversation_id, "feedback")
     return post(path, FeedbackRecorded, request, idempotency_key=idempotency_key)
 
@@ -75,13 +77,16 @@ def rating(conversation_id: str) -> Call[Rating]:
     return get(of_conversation(conversation_id, "feedback"), Rating)
 
 
-def change_rating(conversation_id: str, thumbs_up: bool, text: str = "") -> Call[Rating]:
+def change_rating(
+    conversation_id: str, thumbs_up: bool, text: str = "", *, may_be_quoted: bool = False
+) -> Call[Rating]:
     """Put another rating in the place of one that is younger than a day. Backend.
 
     Args:
         conversation_id: The conversation's id.
         thumbs_up: Whether the user liked it.
         text: The user's words.
+        may_be_quoted: Whether the user agreed that these words are shown, anonymized, on the model's public page.
 
     Returns:
         The Rating, as it is then.
@@ -90,7 +95,7 @@ def change_rating(conversation_id: str, thumbs_up: bool, text: str = "") -> Call
         ConversationNotFound: There is no such conversation, or it is another app's.
         RatingSettled: It is too old to be changed.
     """
-    request = FeedbackRequest(thumbs_up=thumbs_up, text=text)
+    request = FeedbackRequest(thumbs_up=thumbs_up, text=text, may_be_quoted=may_be_quoted)
     return put(of_conversation(conversation_id, "feedback"), Rating, request)
 
 

@@ -420,3 +420,15 @@ def dependencies(dependant: Dependant) -> Iterator[object]:
     for inner in dependant.dependencies:
         yield inner.call
         yield from dependencies(inner)
+
+
+async def test_a_models_page_has_a_picture_for_sharing(world: WebWorld) -> None:
+    submission_id = await world.model("Llama Bard", "ada")
+    stranger = browser(world)
+    page = (await stranger.get(f"/submissions/{submission_id}")).text
+    link = re.search(r'og:image" content="http://[^/]+(/[^"]+)"', page)
+    assert link
+    picture = await stranger.get(link[1])
+    assert picture.headers["content-type"] == "image/png"
+    assert picture.content.startswith(b"\x89PNG")
+    assert (await stranger.get("/submissions/ada-nothing_v1/card.png")).status_code == 404

@@ -78,11 +78,15 @@ class RatingChanger:
     ) -> Rating:
         async with self._database.write() as session:
             row = await self._changeable(session, account, conversation_id)
-            if (row.thumbs_up, row.text) == (request.thumbs_up, request.text):
+            before = FeedbackRequest(
+                thumbs_up=row.thumbs_up, text=row.text, may_be_quoted=row.may_be_quoted
+            )
+            if before == request:
                 return _read(row)
             now = self._clock.now()
             await self._note(session, account, row, now, request.thumbs_up)
             row.thumbs_up, row.text, row.changed_at = request.thumbs_up, request.text, now
+            row.quotable_as_of = now if request.may_be_quoted else None
             await session.flush()
             await queries.copy_again(session, [conversation_id])
             return _read(row)
@@ -182,5 +186,6 @@ def _read(row: FeedbackRow) -> Rating:
         text=row.text,
         at=row.created_at,
         changed_at=row.changed_at,
+        may_be_quoted=row.may_be_quoted,
         changeable_until=row.created_at + CHANGEABLE,
     )

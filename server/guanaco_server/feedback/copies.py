@@ -182,6 +182,7 @@ class CopyService:
             length=feedback.length,
             words=searchable("\n".join((feedback.text, *(m.content for m in messages)))),
             document=feedback.model_dump_json(),
+            is_quotable=row.may_be_quoted and feedback.text.strip() not in ("", WITHHELD),
         )
 
 

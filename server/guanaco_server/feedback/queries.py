@@ -25,7 +25,7 @@ from guanaco_server.feedback.tables import (
     RatingChangeRow,
 )
 
-CHANGING = ("bot_name", "length", "words", "document", "pseudonym")
+CHANGING = ("bot_name", "length", "words", "document", "pseudonym", "is_quotable")
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class NewCopy:
     length: int
     words: str
     document: str
+    is_quotable: bool
 
 
 async def insert(session: AsyncSession, rows: Sequence[dict[str, Any]]) -> set[str]:
@@ -135,6 +136,13 @@ async def copies(
         .limit(limit)
     )
     return rows.all()
+
+
+async def quotable(session: AsyncSession, submission_id: str, limit: int) -> Sequence[str]:
+    """Return the documents of a submission's newest copies whose words may be quoted."""
+    copy = FeedbackCopyRow
+    statement = select(copy.document).where(copy.submission_id == submission_id, copy.is_quotable)
+    return (await session.scalars(statement.order_by(copy.number.desc()).limit(limit))).all()
 
 
 async def votes(

@@ -144,4 +144,5 @@ def _row(one: PendingRating, conversation: RateableConversation, now: datetime) 
         "created_at": now,
         "is_counted": False,
         "revision": 0,
+        "quotable_as_of": now if one.request.may_be_quoted else None,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -40,6 +41,16 @@ EXPORT_PAGE = 1_000  # ratings with their conversations, in memory at once
 READ_RAW = "read raw feedback"
 MOST_COUNTED = 10_000  # newest ratings that an overview counts
 BOTS_LISTED = 50
+QUOTES = 6
+
+
+@dataclass(frozen=True)
+class Quote:
+    """Anonymized words of a user who agreed to have them shown. Neither their pseudonym nor their character is in it."""
+
+    text: str
+    thumbs_up: bool
+    at: datetime
 
 
 @dataclass(frozen=True)
@@ -167,6 +178,13 @@ class FeedbackService:
             down=fitting.get(False, 0),
             bots=[(name, count) for name, count in bots],
         )
+
+    async def quotes(self, submission_id: str) -> list[Quote]:
+        """Return the newest words that users agreed to have shown to everybody, anonymized."""
+        async with self._database.read(may_be_stale=True) as session:
+            found = await queries.quotable(session, submission_id, QUOTES)
+        copies = [reader(Feedback).from_json(document) for document in found]
+        return [Quote(copy.text, copy.thumbs_up, copy.at) for copy in copies]
 
     async def find(self, account: Account, feedback_id: str) -> Feedback:
         """Return one rating's copy; FeedbackNotFound for another developer's, or before it is anonymized."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, text
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, false, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from guanaco.competitions import OPEN
@@ -46,6 +46,14 @@ class FeedbackRow(Table):
     is_counted: Mapped[bool] = mapped_column(default=False)  # see records.py
     revision: Mapped[int] = mapped_column(default=0)
     changed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    quotable_as_of: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+    @property
+    def may_be_quoted(self) -> bool:
+        """The user agreed to it with these words: an agreement with earlier ones, changed by whatever version, is over."""
+        return self.quotable_as_of is not None and self.quotable_as_of == (
+            self.changed_at or self.created_at
+        )
 
 
 class RatingChangeRow(Table):
@@ -76,6 +84,13 @@ class FeedbackCopyRow(Table):
     __table_args__ = (
         Index("ix_feedback_copies_submission_id_number", "submission_id", "number"),
         Index("ix_feedback_copies_submission_id_pseudonym", "submission_id", "pseudonym"),
+        Index(
+            "ix_feedback_copies_quotable",
+            "submission_id",
+            "number",
+            postgresql_where=text("is_quotable"),
+            sqlite_where=text("is_quotable"),
+        ),
         {"sqlite_autoincrement": True},
     )
 
@@ -91,6 +106,7 @@ class FeedbackCopyRow(Table):
     length: Mapped[int]
     words: Mapped[str]
     document: Mapped[str]
+    is_quotable: Mapped[bool] = mapped_column(default=False, server_default=false())
 
 
 class ErasureRow(Table):

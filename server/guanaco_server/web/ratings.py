@@ -14,7 +14,7 @@ from guanaco.feedback import ExportFormat, Feedback, FeedbackFilter, Order
 from guanaco_server.accounts.service import Account
 from guanaco_server.feedback import cursors
 from guanaco_server.feedback.export import Export
-from guanaco_server.feedback.service import FeedbackService, RatingOverview
+from guanaco_server.feedback.service import FeedbackService, Quote, RatingOverview
 from guanaco_server.http.errors import describe_problems
 
 PAGE_RATINGS = 25
@@ -134,6 +134,9 @@ class RatingReader:
         self, account: Account, submission_id: str, wanted: RatingFilter
     ) -> RatingOverview:
         return await self._feedback.overview(account, submission_id, wanted.wanted())
+
+    async def quotes(self, submission_id: str) -> Sequence[Quote]:
+        return await self._feedback.quotes(submission_id)
 
     async def find(self, account: Account, submission_id: str, feedback_id: str) -> Feedback:
         """FeedbackNotFound also for another submission's rating."""

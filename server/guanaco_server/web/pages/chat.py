@@ -169,7 +169,11 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
             raise InvalidInput("Choose thumbs up or thumbs down.")
         text = guest.fields.get("text", "").strip()
         try:
-            rating = FeedbackRequest(thumbs_up=thumb == "up", text=text)
+            rating = FeedbackRequest(
+                thumbs_up=thumb == "up",
+                text=text,
+                may_be_quoted=bool(text) and guest.fields.get("may_be_quoted") == "yes",
+            )
         except ValidationError as error:
             raise InvalidInput(one_sentence(error)) from None
         await web.chat.rate(visitor, conversation_id, rating)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Literal
 
 from fastapi import Query, Request
@@ -10,12 +11,13 @@ from fastapi.responses import Response
 from guanaco.accounts import Role
 from guanaco.competitions import OPEN, Competition
 from guanaco.errors import CardNotFound, ReportNotFound, SubmissionNotFound
+from guanaco.leaderboard import Leaderboard, LeaderboardRow
 from guanaco.submissions import Status, StressReport, Submission
 from guanaco_server.artifacts.checking.model_card import StoredCard
 from guanaco_server.http.routes import Routes
 from guanaco_server.submissions.events import LogFilter
 from guanaco_server.submissions.service import SubmissionFilter
-from guanaco_server.web import charts, lifecycle_view, trends
+from guanaco_server.web import charts, lifecycle_view, share_card, trends
 from guanaco_server.web.boards import shared_ranks
 from guanaco_server.web.guards import Member
 from guanaco_server.web.metric_tiles import LEAD_METRICS, OTHER_METRICS, tiles_of
@@ -23,12 +25,18 @@ from guanaco_server.web.model_card import card_html
 from guanaco_server.web.neighbours import sentences_of
 from guanaco_server.web.pages.leaderboard import CompetitionId, PageNumber, SearchText
 from guanaco_server.web.pages.submission_log import log_view
-from guanaco_server.web.rendering import see_other
+from guanaco_server.web.rendering import SECURITY_HEADERS, see_other
 from guanaco_server.web.room import WebRoom
+from guanaco_server.web.share_card import ShareCard
 from guanaco_server.web.trends import scale_of
 from guanaco_server.web.viewer import Viewer
+from guanaco_server.web.words import count
 
 ROWS = 50
+CARD_HEADERS = SECURITY_HEADERS | {
+    "Cache-Control": "public, max-age=300",
+    "Cross-Origin-Resource-Policy": "cross-origin",  # it is made to be shown elsewhere
+}
 
 Statuses = Annotated[list[Status | Literal[""]], Query(max_length=len(Status))]
 
@@ -79,6 +87,18 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
             return await _full(web, request, viewer, found, chosen)
         return await _public(web, request, submission_id, chosen)
 
+    @routes.get("/submissions/{submission_id}/card.png")
+    async def read_card(
+        submission_id: str,
+        competition: CompetitionId = OPEN,
+        viewer: Viewer = web.guards.public(),
+    ) -> Response:
+        chosen = await web.competitions.find(competition)
+        row = await web.boards.row(chosen.id, submission_id)
+        card = _card_of(row, chosen, await web.boards.board(chosen.id))
+        picture = await asyncio.to_thread(share_card.draw, card)
+        return Response(picture, media_type="image/png", headers=CARD_HEADERS)
+
     @routes.get("/submissions/{org}/{model}@{name}")
     async def find_by_alias(
         org: str, model: str, name: str, viewer: Viewer = web.guards.public()
@@ -86,6 +106,22 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
         alias = f"{org}/{model}@{name}"
         found = await web.submissions.aliases.resolve(viewer.account, alias)
         return see_other(f"/submissions/{found}")
+
+
+def _card_of(row: LeaderboardRow, competition: Competition, board: Leaderboard) -> ShareCard:
+    scale = scale_of(board)
+    rank = f"Rank {row.rank} in {competition.name}" if row.rank else competition.name
+    rank = f"Shared {rank[0].lower()}{rank[1:]}" if row.rank in shared_ranks(board) else rank
+    votes = row.thumbs_up + row.thumbs_down
+    if row.score is None:
+        score = f"{rank}: not judged by enough people yet"
+    elif scale.is_votes:
+        score = f"{rank}: {scale.show(row.score)} thumbs up from {count(votes)} users"
+    else:
+        score = f"{rank}: score {scale.show(row.score)} from {count(votes)} users"
+    shape = scale.interval(row)
+    shares = (shape.low / 100, shape.at / 100, shape.high / 100) if shape else None
+    return ShareCard(row.name, f"by {row.developer}", score.replace("\u202f", " "), shares)
 
 
 async def _public(
@@ -103,6 +139,8 @@ async def _public(
         scale=scale,
         trend=trends.score_trend(await trends.past_of(web.history, board, row), scale),
         neighbours=await sentences_of(web.stability, competition, row),
+        quotes=await web.ratings.quotes(row.submission_id),
+        base_url=str(request.base_url).rstrip("/"),
     )
 
 
