@@ -24,6 +24,7 @@ test: both  ## every test, with real vLLM and on both databases (ARGS='-k chat' 
 	@scripts/setup-debian postgresql
 	@scripts/setup-debian kubectl || true
 	@scripts/setup-debian chromium || true
+	@scripts/setup-debian firefox-esr || true
 	@scripts/setup-debian prometheus || true
 	@scripts/setup-debian nodejs npm && scripts/setup-clients || true
 	@$(TEST) 3 $(ARGS)

@@ -1,0 +1,110 @@
+"""Tests the pages in Firefox: clean, accessible, no sideways scrolling, and what people do most, by keyboard."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from guanaco.accounts import Role
+from tests.browser.marionette import ENTER, Firefox
+from tests.browser.visiting import (
+    ADMIN_PAGES,
+    AXE,
+    DEVELOPER_PAGES,
+    LLAMA_BARD,
+    PUBLIC_PAGES,
+    Site,
+)
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="session")]
+
+DESK = (1280, 860)
+NARROW = (450, 844)  # no window of Firefox is narrower
+TOO_WIDE = "const root = document.documentElement; return root.scrollWidth > root.clientWidth;"
+VIOLATIONS = """
+const done = arguments[arguments.length - 1];
+axe.run({ resultTypes: ["violations"] }).then(({ violations }) => done(
+  violations.map((one) => `${one.id}: ${one.nodes[0].html.slice(0, 160)} ${one.nodes[0].failureSummary}`)
+), (error) => done([String(error)]));
+"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def firefox(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Firefox]:
+    """CI must have it, elsewhere its tests are skipped."""
+    program = shutil.which("firefox-esr") or shutil.which("firefox")
+    if program is None:
+        sentence = "There is no firefox: `scripts/setup-debian firefox-esr` installs Debian's."
+        if os.environ.get("CI"):
+            pytest.fail(sentence, pytrace=False)
+        pytest.skip(sentence)
+    firefox = await Firefox.start(program, tmp_path_factory.mktemp("firefox"))
+    yield firefox
+    await firefox.close()
+
+
+async def sign_in(firefox: Firefox, site: Site, role: Role, name: str) -> None:
+    await firefox.call("WebDriver:DeleteAllCookies")
+    await firefox.open(f"{site.url}/signin")
+    await firefox.type("//input[@id='key']", await site.world.key(role, name) + ENTER)
+    await firefox.wait("document.querySelector('.account button')")
+    await firefox.wait("document.readyState === 'complete'")
+
+
+async def test_pages_are_clean_and_accessible(firefox: Firefox, site: Site) -> None:
+    wrong: list[str] = []
+    await firefox.open(site.url)
+    await firefox.call("WebDriver:DeleteAllCookies")
+    await firefox.complaints(site.url)
+    for role, name, paths in (
+        (None, "", PUBLIC_PAGES),
+        (Role.DEVELOPER, "ada", DEVELOPER_PAGES),
+        (Role.ADMIN, "root", ADMIN_PAGES[:1]),
+    ):
+        if role is not None:
+            await sign_in(firefox, site, role, name)
+        for path in paths:
+            await firefox.resize(*DESK)
+            await firefox.open(site.url + path)
+            found = await firefox.run_until_done(f"{AXE};\n{VIOLATIONS}")
+            if await firefox.run(TOO_WIDE):
+                found.append("scrolls sideways")
+            await firefox.resize(*NARROW)
+            if await firefox.run(TOO_WIDE):
+                found.append("scrolls sideways in a narrow window")
+            found += await firefox.complaints(site.url)
+            wrong += [f"{path}: {one}" for one in found]
+    assert wrong == []
+
+
+async def test_a_beta_user_chats_by_keyboard(firefox: Firefox, site: Site) -> None:
+    await firefox.resize(*NARROW)
+    await firefox.open(f"{site.url}/chat")
+    await firefox.click("//button[contains(., 'I agree')]")
+    await firefox.click("//button[contains(., 'to Captain Marlowe')]")
+    await firefox.type("//textarea[@id='content']", f"Ahoy{ENTER}")
+    await firefox.wait("document.querySelector('.bot[data-reply]:not(.writing) .tools')")
+    said = await firefox.run("return [...document.querySelectorAll('.said')].at(-1).textContent;")
+    assert said == "Hello from memory."
+    await firefox.click("//button[@title='I liked it']")
+    await firefox.wait("document.querySelector('#asked').textContent.startsWith('Thank you')")
+    assert await firefox.complaints(site.url) == []
+
+
+async def test_a_log_is_followed_and_a_drawing_read_by_arrows(firefox: Firefox, site: Site) -> None:
+    await sign_in(firefox, site, Role.DEVELOPER, "edsger")
+    await firefox.open(f"{site.url}/submissions/edsger-owl-13b_v1")
+    await firefox.wait("document.getElementById('live').textContent === 'live'")
+    await site.world.log("edsger-owl-13b_v1", "Streamed 12 of 26 GB.")
+    await firefox.wait("document.getElementById('log').textContent.includes('12 of 26 GB')")
+    await sign_in(firefox, site, Role.DEVELOPER, "ada")
+    await firefox.open(site.url + LLAMA_BARD)
+    await firefox.type("//*[@id='trends']//*[@data-plot]", "\ue012")
+    await firefox.wait(
+        "/UTC|GMT/.test(document.querySelector('#trends [role=status]').textContent)"
+    )
+    assert await firefox.complaints(site.url) == []
