@@ -51,7 +51,10 @@ Sort = Annotated[  # LeaderboardSort's values; a test holds these to them
         "feedback",
         "newest",
     ],
-    typer.Option(help="Best first."),
+    typer.Option(
+        metavar="BY",
+        help="Best first: rank, thumbs_up, conversation_length, retention, repetition, regenerate_rate, ttft, reply_time, feedback; or newest.",
+    ),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from typer.core import TyperGroup
@@ -59,12 +60,15 @@ class SectionedGroup(TyperGroup):
 
 
 def name_plainly(command: Any) -> None:
-    """Have help say TEXT, N or TIME where it would name a type of Python, and nothing behind an argument's name."""
+    """Have help say TEXT, N or TIME where it would name a type of Python, and REPO, [ID] or up|down for arguments, without braces."""
     for child in getattr(command, "commands", {}).values():
         name_plainly(child)
     for param in getattr(command, "params", ()):
         if param.param_type_name == "argument":
             param.display_type = _nothing
+            if param.metavar is None and param.type_descriptor.is_choice:
+                param.metavar = "|".join(map(str, param.type_descriptor.choices))
+            param.get_usage_pieces = partial(_usage_pieces, param)
         elif param.metavar is None and not param.type_descriptor.is_choice:
             type_name = param.bare_type().removeprefix("list[").removesuffix("]")
             param.metavar = TYPES.get(type_name)
@@ -72,3 +76,12 @@ def name_plainly(command: Any) -> None:
 
 def _nothing(ctx: Any) -> str:
     return ""
+
+
+def _usage_pieces(argument: Any, ctx: Any) -> list[str]:
+    """Write an argument as `gh` and git do: REPO, or [ID] where it may be left out, and dots where it may be repeated."""
+    name = argument.display_name_raw
+    if name.startswith("["):
+        return [name]
+    dots = "..." if argument.nargs != 1 and not name.endswith(("...", "…")) else ""
+    return [f"{name}{dots}" if argument.required else f"[{name}{dots}]"]

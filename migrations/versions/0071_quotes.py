@@ -1,4 +1,4 @@
-"""Which words of users may be shown on a model's public page.
+"""Adds which words of users may be shown on a model's public page.
 
 The version before records ratings and makes copies that may not be quoted, and a rating that it changes is no longer quoted.
 """

@@ -59,3 +59,27 @@ def test_help_names_no_type_of_python(path: list[str]) -> None:
     shown = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "80"}).output
     for word in ("<str>", "<int", "<float", "<path>", "<file>", "%Y"):
         assert word not in shown
+
+
+@pytest.mark.parametrize(
+    ("path", "usage"),
+    [
+        (["submit"], "guanaco submit [OPTIONS] REPO"),
+        (["conversations", "rate"], "guanaco conversations rate [OPTIONS] ID up|down"),
+    ],
+)
+def test_usage_has_no_braces(path: list[str], usage: str) -> None:
+    shown = CliRunner().invoke(app, [*path, "--help"], prog_name="guanaco").output
+    assert f"Usage: {usage}\n" in shown
+
+
+def test_no_help_is_wider_than_80_columns() -> None:
+    too_wide = []
+    for name, group in groups():
+        for path in (name, *(f"{name} {child}" for child in group.commands)):
+            words = [*path.split()[1:], "--help"]
+            shown = (
+                CliRunner().invoke(app, words, env={"COLUMNS": "80"}, prog_name="guanaco").output
+            )
+            too_wide += [line for line in shown.splitlines() if len(line) > 80]
+    assert too_wide == []
