@@ -2,10 +2,11 @@
 
     make bench-evidence ARGS='--seasons=100'
 
-Three kinds of seasons, each looked at every 500 ratings, all from one seed:
+Four kinds of seasons, each looked at every 500 ratings, all from one seed:
 equal      20 submissions of the same ratio: how often was one ever shown above another?
 differ     ratios from Beta(12, 8), users who differ by their own taste and by the day, and Thompson sampling, which follows what is
            shown: how often was a submission's interval ever beside the mean chance of those who rated it?
+duels      10,000 duels of users with tastes of their own: how often was a strength's interval ever beside what fits all users?
 decide     ratios from Beta(12, 8), a look every 100 ratings: after how many ratings is the leader known to be within 5 points of the best, and is it?
            By `decide` with the always-valid test and with Bayes' rule under four priors, and by the other policies.
 Prints a table, then one line of JSON.
@@ -24,7 +25,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import decisions
+from benchmarks import decisions, duel_seasons
 from guanaco.competitions import AssignmentKind, AssignmentRule, RankingRule
 from guanaco.simulations import SimulationRequest
 from guanaco_server.simulation.seasons import SeasonPlan, season
@@ -60,6 +61,7 @@ def main() -> None:
     figures = {
         "equal": equal_seasons(chance, options.seasons),
         "differ": differing_seasons(chance, options.seasons),
+        "duels": duelled_seasons(options.seed, options.seasons),
         "decide": decided_seasons(options.seed, options.seasons),
         "seasons": options.seasons,
         "seed": options.seed,
@@ -117,6 +119,16 @@ def differing_seasons(chance: np.random.Generator, seasons: int) -> dict[str, fl
         "one look, all": float(held["one look"].all(axis=1).mean()),
         "every look, each submission": float(held["every look"].mean()),
         "every look, all": float(held["every look"].all(axis=1).mean()),
+    }
+
+
+def duelled_seasons(seed: int, seasons: int) -> dict[str, float]:
+    """Return the share of seasons in which no strength's interval ever missed, by the product's ranking of duels."""
+    found = duel_seasons.seasons(seed, seasons)
+    return {
+        "one look, each submission": float(np.mean([one.one_look for one in found])),
+        "every look, each submission": float(np.mean([one.every_look for one in found])),
+        "every look, all": float(np.mean([one.is_each for one in found])),
     }
 
 
@@ -193,6 +205,7 @@ def require_same_intervals() -> None:
 
 def show(figures: dict[str, Any]) -> None:
     equal, differ, decide = figures["equal"], figures["differ"], figures["decide"]
+    duels = figures["duels"]
     rows = [
         ("", "for one look", "at every look"),
         ("equal: seasons with a false order", equal["one look"], equal["every look"]),
@@ -206,6 +219,12 @@ def show(figures: dict[str, Any]) -> None:
             differ["one look, all"],
             differ["every look, all"],
         ),
+        (
+            "duels: sequences that always held",
+            duels["one look, each submission"],
+            duels["every look, each submission"],
+        ),
+        ("duels: seasons in which all always held", "", duels["every look, all"]),
     ]
     for name, one, every in rows:
         print(

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,18 +14,34 @@ from numpy.typing import NDArray
 
 from benchmarks.duels import fitted
 from benchmarks.duels_data import made_votes
+from guanaco.competitions import RankingRule
+from guanaco.leaderboard import Leaderboard, LeaderboardRow
+from guanaco_cli.leaderboard import columns_of, rows_of
 from guanaco_server.duels.records import RecordedDuel
 from guanaco_server.leaderboard.counting.votes import VotingWindow
 from guanaco_server.leaderboard.flags.rules import DEVOTED_RATINGS, Owner
 from guanaco_server.leaderboard.ranking import bradley_terry
 from guanaco_server.leaderboard.ranking.comparisons import CodedDuels, fit
 from guanaco_server.leaderboard.ranking.duel_votes import CountedDuel, DuelVotes, counted_duels
-from guanaco_server.leaderboard.ranking.rules import VotesByUser
+from guanaco_server.leaderboard.ranking.rules import VotesByUser, standings
 from guanaco_server.leaderboard.ranking.style import Style, differences, style_of
 
 # `made_votes(3000, 7, 150)` fitted by choix 0.4.1 and arena-rank 0.1.1; `make bench-duels` asks the packages themselves.
 PEERS = json.loads((Path(__file__).parent / "golden" / "duel_strengths.json").read_text())
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+NOTHING: dict[str, Any] = dict.fromkeys(
+    [
+        "developer",
+        "status",
+        "score_low",
+        "score_high",
+        "thumbs_up_ratio",
+        "interval_low",
+        "interval_high",
+        "feedback_count",
+        "mean_conversation_length",
+    ]
+)
 OWNERS = {name: Owner(f"acc-{name}", f"dev-{name}") for name in ("one", "two", "three")}
 
 
@@ -188,3 +205,37 @@ def test_own_chats_devoted_users_and_unknown_outcomes_are_left_out() -> None:
     assert counted_duels([own, later, *devoted], OWNERS, window) == []
     fair = [*devoted[:-1], duel(90, "tie", user="fan")]
     assert len(counted_duels(fair, OWNERS, window)) == DEVOTED_RATINGS
+
+
+def test_all_who_only_had_duels_share_the_error() -> None:
+    rng = np.random.default_rng(3)
+    few, many = (
+        standings(
+            RankingRule.BRADLEY_TERRY,
+            {},
+            [f"{k}_v1" for k in range(size)],
+            (),
+            fit=lambda _votes, count: fit([], count, ring(count, rng)),
+        )
+        for size in (32, 33)
+    )
+    widths = [one.score.high - one.score.low for board in (few, many) for one in board]
+    assert max(widths[:32]) < min(widths[32:])
+
+
+def ring(size: int, rng: np.random.Generator) -> CodedDuels:
+    """Each submission against the next, so often that all errors are nearly the same."""
+    rows = [(k, k % size, (k + 1) % size, float(rng.integers(2))) for k in range(400 * size)]
+    return coded(*rows)
+
+
+def test_the_board_shows_how_many_duels_count() -> None:
+    row = LeaderboardRow.model_construct(
+        submission_id="one_v1", duels=12, rank=1, score=1_010.0, **NOTHING
+    )
+    board = Leaderboard(
+        at=NOON, ranking=RankingRule.BRADLEY_TERRY, counts_duels=True, rows=[]
+    ).model_copy(update={"rows": [row]})
+    columns = columns_of(board)
+    assert rows_of(board)[0][columns.index("duels>")] == 12
+    assert "duels>" not in columns_of(board.model_copy(update={"counts_duels": False}))

@@ -128,17 +128,16 @@ def standings(
         The best first: by rank, then by the score's lower end.
     """
     rated = {submission: count for submission, count in votes.items() if count.total}
-    share = None if is_for_one_look else shared_alpha(len(rated), alpha)
-    match rule:
-        case RankingRule.THUMBS_UP:
-            scores = {submission: _ratio(count, share) for submission, count in rated.items()}
-        case RankingRule.BRADLEY_TERRY:
-            scores = _strengths(fit(by_user, len(ids)), ids, share)
-        case RankingRule.COMBINED:
-            scores = _combined(rated, fit(by_user, len(ids)), ids, share)
-        case _:
-            raise NewerVersionNeeded(f"a competition that is ranked by {rule}")
-    return ranked(scores)
+    if rule.is_unknown:
+        raise NewerVersionNeeded(f"a competition that is ranked by {rule}")
+    found = fit(by_user, len(ids)) if compares_users(rule) else None
+    members = max(len(rated), len(_compared(found)) if found else 0)
+    share = None if is_for_one_look else shared_alpha(members, alpha)
+    if found is None:
+        return ranked({submission: _ratio(count, share) for submission, count in rated.items()})
+    if rule is RankingRule.BRADLEY_TERRY:
+        return ranked(_strengths(found, ids, share))
+    return ranked(_combined(rated, found, ids, share))
 
 
 def ranked(scores: Mapping[str, Score]) -> list[Standing]:
