@@ -2,11 +2,12 @@
 
     make bench-evidence ARGS='--seasons=100'
 
-Four kinds of seasons, each looked at every 500 ratings, all from one seed:
+Five kinds of seasons, each looked at every 500 ratings, all from one seed:
 equal      20 submissions of the same ratio: how often was one ever shown above another?
 differ     ratios from Beta(12, 8), users who differ by their own taste and by the day, and Thompson sampling, which follows what is
            shown: how often was a submission's interval ever beside the mean chance of those who rated it?
 duels      10,000 duels of users with tastes of their own: how often was a strength's interval ever beside what fits all users?
+signals    one submission, a fifth of the conversations rated, and a signal of all of them as a control variate: what it gains, and when it misleads.
 decide     ratios from Beta(12, 8), a look every 100 ratings: after how many ratings is the leader known to be within 5 points of the best, and is it?
            By `decide` with the always-valid test and with Bayes' rule under four priors, and by the other policies.
 Prints a table, then one line of JSON.
@@ -25,7 +26,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import decisions, duel_seasons
+from benchmarks import control_variates, decisions, duel_seasons
 from guanaco.competitions import AssignmentKind, AssignmentRule, RankingRule
 from guanaco.simulations import SimulationRequest
 from guanaco_server.simulation.seasons import SeasonPlan, season
@@ -62,6 +63,7 @@ def main() -> None:
         "equal": equal_seasons(chance, options.seasons),
         "differ": differing_seasons(chance, options.seasons),
         "duels": duelled_seasons(options.seed, options.seasons),
+        "signals": control_variates.kinds(options.seed, options.seasons),
         "decide": decided_seasons(options.seed, options.seasons),
         "seasons": options.seasons,
         "seed": options.seed,
@@ -231,6 +233,8 @@ def show(figures: dict[str, Any]) -> None:
             f"{name:<44}",
             *(f"{x:>14.1%}" if isinstance(x, float) else f"{x:>14}" for x in (one, every)),
         )
+    for name, one in figures["signals"].items():
+        print(f"signals, {name}:", ", ".join(f"{what} {value:.3f}" for what, value in one.items()))
     print(
         f"{'decide: within 5 points of the best':<44}{'ratings':>9}{'middle half':>20}{'decided':>9}{'wrong':>7}"
     )
