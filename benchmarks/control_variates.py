@@ -39,7 +39,7 @@ FEWEST = 30  # ratings before the first look
 
 @dataclass(frozen=True)
 class Tried:
-    """Whether the sequences held at every look, and the squared errors at the end."""
+    """A season: if the sequences held at every look, and the errors at the end."""
 
     plain_held: bool
     corrected_held: bool

@@ -31,7 +31,7 @@ WORKERS = 2
 
 @dataclass(frozen=True)
 class Held:
-    """Whether the interval of every submission held at every look, and for how many of them it did."""
+    """A season: for which share of the submissions the interval held at every look, for one look each, and if it did for all."""
 
     every_look: float
     one_look: float
