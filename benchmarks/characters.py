@@ -41,7 +41,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import gateway_stage  # noqa: E402
-from benchmarks.prefix_cache import ENGINE_PYTHON, LINES, MODEL, READY_S, counts, talk  # noqa: E402
+from benchmarks.prefix_cache import ENGINE_PYTHON, LINES, MODEL, counts, talk  # noqa: E402
 from guanaco.submissions import GenerationParams  # noqa: E402
 from guanaco_server.demo.tiny_repo import make_tiny_repo  # noqa: E402
 from guanaco_server.deployments.model_server import Generation  # noqa: E402
@@ -56,6 +56,7 @@ CHARACTERS = 40
 ZIPF = 1.1
 PERSONA_TOKENS = 640
 TURNS = 3
+START_S = 600  # four servers import torch on two cores
 KV_BYTES = 24 * 1024**2  # 12,288 tokens a replica; the personas are 26,000
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -311,7 +312,10 @@ def running(
         yield process
     finally:
         process.terminate()
-        process.wait()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:  # vLLM swallows the signal while it starts
+            process.kill()
 
 
 @contextmanager
@@ -330,7 +334,7 @@ def router(folder: Path, python: Path, sources: dict[str, str]) -> Iterator[int]
 
 
 def wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    until = time.monotonic() + READY_S
+    until = time.monotonic() + START_S
     while time.monotonic() < until:
         if process.poll() is not None:
             break

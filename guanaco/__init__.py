@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from guanaco.leaderboard import Leaderboard, LeaderboardRow, SubmissionMetrics
     from guanaco.lore import Lorebook, LoreEntry
     from guanaco.memory import ConversationMemory
+    from guanaco.personas import ConversationPersona
     from guanaco.profile import Profile
     from guanaco.prompts import (
         PRESETS,
@@ -88,6 +89,7 @@ _ROOMS = {
     "leaderboard": ("Leaderboard", "LeaderboardRow", "SubmissionMetrics"),
     "lore": ("LoreEntry", "Lorebook"),
     "memory": ("ConversationMemory",),
+    "personas": ("ConversationPersona",),
     "profile": ("Profile",),
     "prompts": (
         "PRESETS",
@@ -130,6 +132,7 @@ __all__ = [  # held to _ROOMS by a test
     "Client",
     "Conversation",
     "ConversationMemory",
+    "ConversationPersona",
     "ConversationOpened",
     "Costs",
     "CreatedKey",

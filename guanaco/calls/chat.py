@@ -48,6 +48,7 @@ from guanaco.competitions import AssignmentReplay
 from guanaco.contract import reader
 from guanaco.errors import GuanacoError
 from guanaco.memory import ConversationMemory, MemoryCorrection
+from guanaco.personas import ConversationPersona
 from guanaco.sse import ServerEvent
 
 LAST_EVENT = "done"
@@ -453,6 +454,21 @@ def memory(conversation_id: str) -> Call[ConversationMemory]:
         ConversationNotFound: There is no such conversation, or it is another app's.
     """
     return get(of_conversation(conversation_id, "memory"), ConversationMemory)
+
+
+def persona(conversation_id: str) -> Call[ConversationPersona]:
+    """Read the persona that a conversation's prompts have, and what it was shortened from. Backend.
+
+    Args:
+        conversation_id: The conversation's id.
+
+    Returns:
+        The ConversationPersona.
+
+    Raises:
+        ConversationNotFound: There is no such conversation, or it is another app's.
+    """
+    return get(of_conversation(conversation_id, "persona"), ConversationPersona)
 
 
 def correct_memory(conversation_id: str, summary: str) -> Call[ConversationMemory]:

@@ -116,6 +116,7 @@ class Platform:
         stack.push_async_callback(self.rooms.prompts.service.close)
         stack.push_async_callback(self.rooms.artifacts.configs.checker.close)
         stack.push_async_callback(self.rooms.chat.replies.close)
+        stack.push_async_callback(self.rooms.chat.personas.close)
         stack.push_async_callback(self.rooms.web.ongoing.close)
         if self.settings.role != "api":
             stack.push_async_callback(self.adapters.compute.cluster.close)

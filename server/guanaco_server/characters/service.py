@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
@@ -71,6 +71,7 @@ MEDIA_TYPES: dict[CardFormat, str] = {
 }
 
 T = TypeVar("T")
+Eraser = Callable[[AsyncSession, Sequence[str]], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,11 @@ class CharacterService:
         self._audit = audit
         self._settings = settings
         self._threads = asyncio.Semaphore(AT_ONCE)
+        self._on_erasing: list[Eraser] = []
+
+    def on_erasing(self, eraser: Eraser) -> None:
+        """Have it called within each transaction that erases characters, with their ids."""
+        self._on_erasing.append(eraser)
 
     async def create(self, account: Account, upload: bytes, *, is_public: bool) -> Character:
         """Store a new character. InvalidCard, or QuotaExceeded where the account has as much as it may have."""
@@ -251,7 +257,7 @@ class CharacterService:
         """Delete an own character with all versions. Conversations with it go on as they began."""
         async with self._database.write() as session:
             row = await self._require_own(session, account, character_id)
-            await queries.erase(session, [row.id])
+            await self._erase(session, [row.id])
         await self._database.empty_log()
 
     async def erase_all(self, account: Account, owner: str | None) -> CharactersErased:
@@ -261,10 +267,15 @@ class CharacterService:
         async with self._database.write() as session:
             named = await self._accounts.require_named(session, owner)
             ids = await queries.ids_of(session, named or account.id)
-            versions = await queries.erase(session, ids)
+            versions = await self._erase(session, ids)
             await self._audit.note(session, account, ERASE, f"of {owner or account.name}")
         await self._database.empty_log()
         return CharactersErased(characters=len(ids), versions=versions)
+
+    async def _erase(self, session: AsyncSession, character_ids: Sequence[str]) -> int:
+        for eraser in self._on_erasing:
+            await eraser(session, character_ids)
+        return await queries.erase(session, character_ids)
 
     def _read(self, upload: bytes) -> UploadedCard:
         read = read_upload(upload, self._settings.character_max_bytes)

@@ -22,11 +22,13 @@ from guanaco.chat import (
 )
 from guanaco.competitions import AssignmentReplay
 from guanaco.memory import ConversationMemory, MemoryCorrection
+from guanaco.personas import ConversationPersona
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.conversations.editing import ConversationEditor
 from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.chat.memory.service import MemoryService
+from guanaco_server.chat.personas.reading import PersonaReader
 from guanaco_server.http.routes import Routes
 
 
@@ -34,6 +36,7 @@ def router(
     conversations: ConversationService,
     editor: ConversationEditor,
     memory: MemoryService,
+    personas: PersonaReader,
     auth: Auth,
 ) -> Routes:
     routes = Routes(prefix="/api/v1", tags=["chat"])
@@ -124,6 +127,11 @@ def router(
     async def erase_memory(conversation_id: str, account: Account = talker) -> None:
         """Forget what was said so far: it is neither summarized nor recalled. The messages stay."""
         await memory.erase(account, conversation_id)
+
+    @routes.get("/conversations/{conversation_id}/persona")
+    async def read_persona(conversation_id: str, account: Account = talker) -> ConversationPersona:
+        """Return the persona that the prompts have, and what it was shortened from."""
+        return await personas.read(account, conversation_id)
 
     @routes.get("/conversations/{conversation_id}/assignment")
     async def read_assignment(conversation_id: str, _: Account = admin) -> AssignmentReplay:

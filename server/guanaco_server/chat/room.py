@@ -19,6 +19,8 @@ from guanaco_server.chat.gateway.turn_log import TurnLog, TurnStatements
 from guanaco_server.chat.gateway.turn_statements import PostgresqlTurns, SqliteTurns
 from guanaco_server.chat.memory.service import MemoryService
 from guanaco_server.chat.memory.writer import SummaryWriter
+from guanaco_server.chat.personas.reading import PersonaReader
+from guanaco_server.chat.personas.service import PersonaShortener
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.model_server import ModelServer
@@ -52,6 +54,8 @@ class ChatRoom:
     replicas: ReplicaChooser
     histories: HistoryCache
     summaries: SummaryWriter
+    personas: PersonaShortener
+    persona_reader: PersonaReader
     turns: TurnStatements
 
 
@@ -128,6 +132,7 @@ def build_chat(
         metrics,
         best_of,
     )
+    personas = PersonaShortener(database, clock, prompts)
     conversations = ConversationService(
         database,
         clock,
@@ -139,7 +144,10 @@ def build_chat(
         prompts,
         submissions,
         characters,
+        personas,
     )
+    conversations.on_erasing(personas.erase_of_conversations)
+    characters.on_erasing(personas.erase_of_characters)
     turns = _turn_statements(database)
     longest_s = (
         settings.wake_wait_s + settings.turn_wait_s + settings.reply_timeout_s + RECORD_PATIENCE_S
@@ -179,6 +187,8 @@ def build_chat(
         replicas=replicas,
         histories=histories,
         summaries=summaries,
+        personas=personas,
+        persona_reader=PersonaReader(database, audit),
         turns=turns,
     )
 

@@ -137,3 +137,32 @@ class GatewayPlacesRow(Table):
     apps: Mapped[dict[str, int] | None] = mapped_column(JsonColumn)
     submissions: Mapped[dict[str, dict[str, int]] | None] = mapped_column(JsonColumn)
     held_until: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class PersonaVersionRow(Table):
+    """A shorter version of a persona. ``key`` is the hash of the persona, its budget, the tokenizer and the rule's version.
+
+    ``account_id`` and ``user_id`` are those of the conversation for which it was made; ``character`` is the stored character, if any.
+    """
+
+    __tablename__ = "persona_versions"
+    __table_args__ = (
+        Index("ix_persona_versions_account_id_user_id", "account_id", "user_id"),
+        Index("ix_persona_versions_character", "character"),
+        Index("ix_persona_versions_text_hash", "text_hash"),
+    )
+
+    key: Mapped[str] = mapped_column(String(64), primary_key=True)
+    method: Mapped[str] = mapped_column(String(16), primary_key=True)
+    account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"))
+    user_id: Mapped[str] = mapped_column(String(128))
+    character: Mapped[str | None] = mapped_column(String(64))
+    artifact_key: Mapped[str] = mapped_column(String(64))
+    budget_tokens: Mapped[int]
+    method_version: Mapped[int]
+    original: Mapped[str]
+    text: Mapped[str]
+    text_hash: Mapped[str] = mapped_column(String(64))
+    tokens: Mapped[int]
+    kept: Mapped[float]
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)

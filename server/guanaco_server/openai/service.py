@@ -259,6 +259,7 @@ class RecordedChats:
                 consent=True,
                 model=None if request.model == AUTO else request.model,
             ),
+            may_shorten=False,  # a client sends the whole persona again with each request
         )
 
 

@@ -167,6 +167,11 @@ class PromptService:
         files = await self._template_files(artifact_key) if is_by_chat_template(formatter) else {}
         await self.check(formatter, files, bot)
 
+    async def sizes(self, artifact_key: str, texts: Sequence[str]) -> list[int]:
+        """Count the tokens of each text alone, without special tokens."""
+        counter = await self._counters.counter(artifact_key)
+        return await counter.counted(lambda: [counter.alone(text) for text in texts])
+
     async def close(self) -> None:
         self._tokenizers.close()
         await asyncio.to_thread(self._process.close)

@@ -31,10 +31,11 @@ class PersonaFit:
         self._user_name = user_name
         self._tried: dict[Any, bool] = {}
         self._most_room = -1
+        self.roomiest: tuple[ServingSubmission, int, int] | None = None
         self.problem: PersonaTooLong | None = None
 
     async def fits(self, serving: ServingSubmission) -> bool:
-        """Return whether the persona fits. If not, ``problem`` has the figures of the submission with the most room."""
+        """Return whether the persona fits. If not, ``problem`` has the figures of the submission with the most room, and ``roomiest`` that one with its room and the tokens that the prompt takes."""
         size = serving.params.max_input_tokens
         key = (serving.artifact_key, serving.formatter, size)
         if key not in self._tried:
@@ -55,6 +56,7 @@ class PersonaFit:
         except MessageTooLong as error:
             if room > self._most_room:
                 self._most_room = room
+                self.roomiest = (serving, room, error.tokens)
                 self.problem = PersonaTooLong(error.tokens, room)
             return False
         except (Unavailable, OSError) as error:  # which says nothing about the persona

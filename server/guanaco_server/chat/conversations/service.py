@@ -33,6 +33,7 @@ from guanaco.errors import (
     ExternalIdTaken,
     Forbidden,
     NoModelAvailable,
+    PersonaTooLong,
     RatingSettled,
 )
 from guanaco.experiments import Variant
@@ -44,6 +45,7 @@ from guanaco_server.chat.conversations import records
 from guanaco_server.chat.conversations.history import History, carried_summary
 from guanaco_server.chat.conversations.persona_fit import PersonaFit
 from guanaco_server.chat.memory.carrying import carried_into, erase_carried
+from guanaco_server.chat.personas.service import PersonaShortener
 from guanaco_server.chat.tables import ConversationRow, ErasedConversationRow, MessageRow
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.commit_order import in_commit_order
@@ -79,7 +81,9 @@ class ConversationService:
         prompts: PromptService,
         submissions: SubmissionService,
         characters: CharacterService,
+        personas: PersonaShortener,
     ) -> None:
+        self._personas = personas
         self._characters = characters
         self._submissions = submissions
         self._database = database
@@ -106,8 +110,10 @@ class ConversationService:
         """Have it called within each transaction that erases conversations, with their ids."""
         self._on_erasing.append(eraser)
 
-    async def open(self, account: Account, request: ConversationRequest) -> ConversationOpened:
-        """Open a conversation. Nothing is stored of a user who has not consented."""
+    async def open(
+        self, account: Account, request: ConversationRequest, *, may_shorten: bool = True
+    ) -> ConversationOpened:
+        """Open a conversation. Nothing is stored of a user who has not consented. A persona that no model has room for is shortened, or refused unless it may be."""
         if not request.consent:
             raise ConsentRequired
         if known := await self._known(account, request):
@@ -134,14 +140,13 @@ class ConversationService:
         fit = PersonaFit(self._prompts, bot, request.user_name)
         exposure = await self._exposure(account, request, fit) if chosen is None else None
         try:
-            if chosen is None:
-                assigned = await self._assign(account, row, exposure, fit)
-            else:
-                assigned = await self._routing.assign_chosen(chosen, fit.fits)
-        except NoModelAvailable:
-            if fit.problem is not None:
-                raise fit.problem from None
-            raise
+            assigned = await self._submission(account, row, chosen, exposure, fit)
+        except PersonaTooLong:
+            if not may_shorten or not (shorter := await self._personas.shorter(row, fit)):
+                raise
+            row.bot = shorter
+            again = PersonaFit(self._prompts, shorter, request.user_name)
+            assigned = await self._submission(account, row, chosen, exposure, again)
         try:
             opened = await self._store(row, assigned, exposure, request.history)
         except IntegrityError:
@@ -329,6 +334,24 @@ class ConversationService:
                 if serving is None or not await fit.fits(apply_variant(serving, variant)):
                     return None
         return exposure
+
+    async def _submission(
+        self,
+        account: Account,
+        row: ConversationRow,
+        chosen: str | None,
+        exposure: Exposure | None,
+        fit: PersonaFit,
+    ) -> Assigned:
+        """The submission that the conversation talks to. PersonaTooLong where none has room for its bot."""
+        try:
+            if chosen is None:
+                return await self._assign(account, row, exposure, fit)
+            return await self._routing.assign_chosen(chosen, fit.fits)
+        except NoModelAvailable:
+            if fit.problem is not None:
+                raise fit.problem from None
+            raise
 
     async def _assign(
         self, account: Account, row: ConversationRow, exposure: Exposure | None, fit: PersonaFit

@@ -1,0 +1,212 @@
+"""Shortens personas that no model has room for, once each, and keeps the versions.
+
+    a conversation is opened   the best version that is known, else the cut at sentence ends; its bot keeps that text for good
+    in the background          the rule's version is made, measured by the facts that it keeps, and stored
+    the next conversations     begin with the best version, all with the same text: model servers cache it once
+
+A version is known by the persona, the room that it had, the tokenizer and the rule's version. Without a stored character it
+is of one account. It is erased with the user for whom it was made, and with the character.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any
+
+from sqlalchemy import delete, select
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco.chat import Bot
+from guanaco.errors import GuanacoError
+from guanaco.personas import PersonaMethod
+from guanaco_server.chat.conversations.persona_fit import PersonaFit
+from guanaco_server.chat.personas import compression
+from guanaco_server.chat.tables import ConversationRow, PersonaVersionRow
+from guanaco_server.database.bulk import insert_missing
+from guanaco_server.database.database import Database, among
+from guanaco_server.prompts.service import PromptService
+from guanaco_server.runtime.clock import Clock
+from guanaco_server.submissions.service import ServingSubmission
+
+STEP_TOKENS = (
+    32  # budgets are whole steps, so that users' names of different lengths share a version
+)
+LEAST_TOKENS = 32
+MOST_STEPS = 4  # downwards, where the sum of the sentences was less than their text
+MOST_AT_ONCE = 100  # versions that are being made; beyond, the next conversation asks again
+BETTER_FIRST = (PersonaMethod.EXTRACT, PersonaMethod.CUT)  # of equal shares
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Need:
+    """A persona that is to be shortened, for whom, and the tokens that it may take with a submission's tokenizer."""
+
+    account_id: str
+    user_id: str
+    character: str | None
+    original: str
+    artifact_key: str
+    budget: int
+
+    @property
+    def key(self) -> str:
+        scope = self.character or f"account {self.account_id}"
+        parts = (scope, self.artifact_key, self.budget, compression.METHOD_VERSION, self.original)
+        return sha256("\n".join(map(str, parts)).encode()).hexdigest()
+
+
+class PersonaShortener:
+    def __init__(self, database: Database, clock: Clock, prompts: PromptService) -> None:
+        self._database = database
+        self._clock = clock
+        self._prompts = prompts
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def shorter(self, row: ConversationRow, fit: PersonaFit) -> Bot | None:
+        """Return the bot with a persona that fits where there is the most room; None where none would."""
+        if fit.roomiest is None:
+            return None
+        serving, room, taken = fit.roomiest
+        [size] = await self._prompts.sizes(serving.artifact_key, [row.bot.memory])
+        budget = (size - (taken - room)) // STEP_TOKENS * STEP_TOKENS
+        need = Need(
+            row.account_id,
+            row.user_id,
+            row.character,
+            row.bot.memory,
+            serving.artifact_key,
+            budget,
+        )
+        for step in range(MOST_STEPS):
+            tried = replace(need, budget=budget - step * STEP_TOKENS)
+            if tried.budget < LEAST_TOKENS:
+                break
+            text = await self._best(tried)
+            bot = row.bot.model_copy(update={"memory": text})
+            if text and await self._fits(bot, row.user_name, serving):
+                return bot
+        return None
+
+    async def erase_of_conversations(
+        self, session: AsyncSession, conversation_ids: Sequence[str]
+    ) -> None:
+        """Within the caller's transaction: erase what was made for the users of these conversations."""
+        row = ConversationRow
+        users = await session.execute(
+            select(row.account_id, row.user_id)
+            .where(among(session, row.id, conversation_ids))
+            .distinct()
+        )
+        for account_id, user_id in users.all():
+            await session.execute(
+                delete(PersonaVersionRow).where(
+                    PersonaVersionRow.account_id == account_id,
+                    PersonaVersionRow.user_id == user_id,
+                )
+            )
+
+    async def erase_of_characters(
+        self, session: AsyncSession, character_ids: Sequence[str]
+    ) -> None:
+        """Within the caller's transaction: erase what was made of these characters, in any version."""
+        for character_id in character_ids:
+            await session.execute(
+                delete(PersonaVersionRow).where(
+                    PersonaVersionRow.character.startswith(f"{character_id}@", autoescape=True)
+                )
+            )
+
+    async def finish(self) -> None:
+        """Wait until what is being made is stored."""
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def close(self) -> None:
+        for task in list(self._tasks.values()):
+            task.cancel()
+        await self.finish()
+
+    async def _fits(self, bot: Bot, user_name: str, serving: ServingSubmission) -> bool:
+        return await PersonaFit(self._prompts, bot, user_name).fits(serving)
+
+    async def _best(self, need: Need) -> str:
+        """Return the best version that is known; else the cut, and have the others made."""
+        async with self._database.read() as session:
+            rows = await versions_of(session, [need.key])
+        text = best_first(rows)[0].text if rows else await self._make(need, PersonaMethod.CUT)
+        if all(row.method == PersonaMethod.CUT for row in rows):
+            self._make_later(need)
+        return text
+
+    def _make_later(self, need: Need) -> None:
+        if need.key in self._tasks or len(self._tasks) >= MOST_AT_ONCE:
+            return
+        task = asyncio.create_task(self._make_logged(need))
+        self._tasks[need.key] = task
+        task.add_done_callback(lambda _: self._tasks.pop(need.key, None))
+
+    async def _make_logged(self, need: Need) -> None:
+        try:
+            await self._make(need, PersonaMethod.EXTRACT)
+        except (GuanacoError, DBAPIError, OSError) as error:
+            logger.warning("a persona stays cut at its sentences' ends: %s", error)
+
+    async def _make(self, need: Need, method: PersonaMethod) -> str:
+        """Make a version and store it."""
+        parts = compression.sentences(need.original)
+        sizes = await self._prompts.sizes(need.artifact_key, parts)
+        shorten = compression.cut if method is PersonaMethod.CUT else compression.extract
+        text = await asyncio.to_thread(shorten, parts, sizes, need.budget)
+        [tokens] = await self._prompts.sizes(need.artifact_key, [text])
+        kept = await asyncio.to_thread(compression.kept_share, need.original, text)
+        if text:
+            await self._store(need, method, text, tokens, kept)
+        return text
+
+    async def _store(
+        self, need: Need, method: PersonaMethod, text: str, tokens: int, kept: float
+    ) -> None:
+        values: dict[str, Any] = {
+            "key": need.key,
+            "method": method.value,
+            "account_id": need.account_id,
+            "user_id": need.user_id,
+            "character": need.character,
+            "artifact_key": need.artifact_key,
+            "budget_tokens": need.budget,
+            "method_version": compression.METHOD_VERSION,
+            "original": need.original,
+            "text": text,
+            "text_hash": hash_of(text),
+            "tokens": tokens,
+            "kept": kept,
+            "created_at": self._clock.now(),
+        }
+        async with self._database.write() as session:
+            if method is not PersonaMethod.CUT and not await versions_of(session, [need.key]):
+                return  # its user, or its character, was erased meanwhile
+            await insert_missing(session, PersonaVersionRow, [values])
+
+
+def hash_of(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
+
+
+async def versions_of(session: AsyncSession, keys: Sequence[str]) -> list[PersonaVersionRow]:
+    rows = await session.scalars(select(PersonaVersionRow).where(PersonaVersionRow.key.in_(keys)))
+    return list(rows)
+
+
+def best_first(rows: Sequence[PersonaVersionRow]) -> list[PersonaVersionRow]:
+    """Order versions by the facts that they keep. One whose method only a newer version knows counts like any other."""
+    known = [method.value for method in BETTER_FIRST]
+    return sorted(
+        rows,
+        key=lambda row: (-row.kept, known.index(row.method) if row.method in known else len(known)),
+    )
