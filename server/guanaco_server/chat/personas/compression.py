@@ -19,7 +19,9 @@ FACT_WEIGHT = 3.0  # of a name or a number
 FIRST_BONUS = 1.5  # of the first sentence, which says who it is
 MOST_SENTENCES = 2_000
 
-SENTENCE = re.compile(r"[^.!?…\u3002\uff01\uff1f\n]+[.!?…\u3002\uff01\uff1f]*[\"”')\]]*\s*|\n\s*|[.!?…\u3002\uff01\uff1f]+\s*")
+SENTENCE = re.compile(
+    r"[^.!?…\u3002\uff01\uff1f\n]+[.!?…\u3002\uff01\uff1f]*[\"”')\]]*\s*|\n\s*|[.!?…\u3002\uff01\uff1f]+\s*"
+)
 NAME = re.compile(r"(?<=[\w,;:\"“(] )[A-Z][\w'-]+|(?<=\w )[A-Z]\w*")
 NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
 WORD = re.compile(r"[^\W\d_]{4,}")
