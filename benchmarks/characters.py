@@ -44,7 +44,7 @@ from benchmarks import gateway_stage  # noqa: E402
 from benchmarks.prefix_cache import ENGINE_PYTHON, LINES, MODEL, counts, talk  # noqa: E402
 from guanaco.submissions import GenerationParams  # noqa: E402
 from guanaco_server.demo.tiny_repo import make_tiny_repo  # noqa: E402
-from guanaco_server.deployments.model_server import Generation  # noqa: E402
+from guanaco_server.deployments.model_server import Generation, ModelServerFault  # noqa: E402
 from guanaco_server.deployments.vllm_server import VllmServer  # noqa: E402
 from guanaco_server.engine.serve import BLOCK_TOKENS  # noqa: E402
 from guanaco_server.routing.prefixes import SharedPrefix  # noqa: E402
@@ -310,6 +310,9 @@ def running(
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
     try:
         yield process
+    except ModelServerFault:
+        talk(log.read_text(errors="replace")[-3_000:])
+        raise
     finally:
         process.terminate()
         try:

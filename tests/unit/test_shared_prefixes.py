@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from contextlib import ExitStack
 
@@ -158,3 +159,49 @@ def test_prefixes_are_of_one_account_unless_a_character_is_named() -> None:
     assert shared_prefix("acc_1", "chr_1@1", bot) == shared_prefix("acc_2", "chr_1@1", bot)
     assert shared_prefix("acc_1", "chr_1@1", bot) != shared_prefix("acc_1", "chr_1@2", bot)
     assert shared_prefix("acc_1", None, Bot(name="Marlowe", memory="Short.")) is None
+
+
+class Cache:
+    """A replica's KV cache: whole prompts' blocks, the least recently used go first."""
+
+    def __init__(self, blocks: int) -> None:
+        self.blocks = blocks
+        self.held: dict[tuple[str, int], None] = {}
+
+    def hit(self, prompt: list[tuple[str, int]]) -> int:
+        """Compute a prompt; return how many of its first blocks were there."""
+        found = 0
+        while found < len(prompt) and prompt[found] in self.held:
+            found += 1
+        for block in prompt:
+            self.held.pop(block, None)
+            self.held[block] = None
+        while len(self.held) > self.blocks:
+            del self.held[next(iter(self.held))]
+        return found
+
+
+def computed(seed: int, *, by_character: bool) -> int:
+    """Play 300 conversations of 3 turns with Zipf's characters over four caches; return the blocks that were computed."""
+    engine, dice = Engine(), random.Random(seed)
+    caches = {endpoint: Cache(384) for endpoint in REPLICAS}
+    weights = [1 / (rank + 1) ** 1.1 for rank in range(40)]
+    total = 0
+    talks = [(f"conv_{n}", dice.choices(range(40), weights)[0]) for n in range(300)]
+    turns = sorted((place + 12 * turn, turn, *talk) for place, talk in enumerate(talks) for turn in range(3))  # fmt: skip
+    for _, turn, talk, character in turns:
+        prompt = [(f"persona {character}", block) for block in range(20)]
+        prompt += [(talk, block) for block in range(2 * turn + 1)]
+        prefix = SharedPrefix(f"{character}", 640) if by_character else None
+        endpoint = engine.chooser.choose(talk, REPLICAS, prefix=prefix)
+        assert endpoint is not None
+        found = caches[endpoint].hit(prompt)
+        with engine.chooser.ask(endpoint, REPLICAS, key=talk, prefix=prefix) as ask:
+            ask.note_tokens(32 * len(prompt), 32 * found, 16)
+        total += len(prompt) - found
+    return total
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_small_caches_compute_less_where_characters_keep_to_replicas(seed: int) -> None:
+    assert computed(seed, by_character=True) < 0.7 * computed(seed, by_character=False)
