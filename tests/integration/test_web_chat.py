@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from functools import partial
+from pathlib import Path
 
 import httpx
 import pytest
@@ -16,9 +17,11 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
 from guanaco_server.web import ongoing
 from guanaco_server.web.beta_chat import Visitor
+from guanaco_server.web.bots import read_bots
 from guanaco_server.web.guards import CHAT_COOKIE
 from guanaco_server.web.ongoing import OngoingReplies
 from guanaco_server.web.pages.chat import CONSENTS, CONSENTS_A_DAY, DAY_S, WITHIN_S
+from tests.fixtures.cards import V2, card_png
 from tests.fixtures.web import WebWorld
 from tests.fixtures.web_client import HERE, agreed, browser, chatting, send, token
 from tests.fixtures.world import eventually
@@ -366,3 +369,39 @@ async def test_a_battle_that_fails_says_so_in_its_stream(world: WebWorld) -> Non
     assert "event: error" in answer.text
     assert "Nobody can answer right now." in answer.text
     assert "secret" not in answer.text
+
+
+async def test_a_stored_character_has_its_picture_and_greeting(
+    world: WebWorld, tmp_path: Path
+) -> None:
+    backend = await world.http(Role.BACKEND)
+    card = card_png(V2, "chara", width=5)
+    made = (await backend.post("/characters?public=true", content=card)).json()
+    hidden = (await backend.post("/characters", content=card)).json()
+    file = tmp_path / "bots.toml"
+    file.write_text(f'[kept]\ncharacter = "{made["id"]}"\n[hidden]\ncharacter = "{hidden["id"]}"\n')
+    world.bots = read_bots(file)
+    world.restart()
+    await world.publish(await world.account(Role.DEVELOPER, "ada"))
+    backend = await world.http(Role.BACKEND)
+    await world.routing.refresh()
+    client = await agreed(world)
+    home = (await client.get("/chat")).text
+    assert home.count('name="bot"') == 1, "a private one is not offered"
+    picture = await client.get("/chat/pictures/kept")
+    assert picture.headers["content-type"] == "image/png"
+    assert "sandbox" in picture.headers["content-security-policy"]
+    assert (await client.get("/chat/pictures/hidden")).status_code == 404
+    opened = await send(client, "/chat/open", {"bot": "kept"}, "/chat")
+    assert opened.status_code == 303, opened.text[-900:]
+    path = opened.headers["location"]
+    page = (await client.get(path)).text
+    assert f'src="{path}/picture"' in page
+    assert "Welcome aboard, You!" in page
+    assert (await client.get(f"{path}/picture")).content == picture.content
+    other = await agreed(world)
+    assert (await other.get(f"{path}/picture")).status_code == 404
+    await backend.patch(f"/characters/{made['id']}", json={"is_public": False})
+    assert (await client.get(path)).text.count("<img") == 0
+    refused = await send(client, "/chat/open", {"bot": "kept"}, path)
+    assert refused.status_code == 404

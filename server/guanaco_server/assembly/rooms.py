@@ -302,6 +302,7 @@ def build_rooms(
         feedback=feedback.service,
         erasures=feedback.erasures,
         duels=duels,
+        characters=characters.service,
         options=web_options,
     )
     artifacts = build_artifacts(

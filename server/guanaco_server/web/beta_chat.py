@@ -32,6 +32,7 @@ from guanaco.errors import (
     GuanacoError,
     InvalidInput,
     MessageTooLong,
+    NewerVersionNeeded,
     NotFound,
     NothingToRegenerate,
     RatingSettled,
@@ -40,6 +41,7 @@ from guanaco.errors import (
 )
 from guanaco.feedback import ErasureRequest, FeedbackRequest
 from guanaco_server.accounts.service import Account, AccountService
+from guanaco_server.characters.service import CastCharacter, CharacterService, File
 from guanaco_server.chat.conversations.editing import ConversationEditor
 from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.chat.gateway.replies import ReplyService
@@ -51,6 +53,7 @@ from guanaco_server.feedback.erasure import ErasedUser, ErasureService
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.web import queries
+from guanaco_server.web.bots import StoredBot, WebBot
 from guanaco_server.web.ongoing import (
     FollowedEvents,
     OngoingBattle,
@@ -92,6 +95,16 @@ class ChatSummary:
 
 
 @dataclass(frozen=True)
+class Face:
+    """A character as the chat page offers it."""
+
+    key: str
+    name: str
+    intro: str
+    has_picture: bool = False
+
+
+@dataclass(frozen=True)
 class Chat:
     """A conversation as its beta user may see it."""
 
@@ -99,6 +112,7 @@ class Chat:
     bot: Bot
     messages: Sequence[Message]
     thumbs_up: bool | None
+    has_picture: bool = False
 
     swipes: Sequence[Message] = ()  # all replies to the last message, of which one is shown
     may_battle: bool = False
@@ -135,7 +149,8 @@ class BetaChat:
         editor: ConversationEditor,
         replies: ReplyService,
         feedback: FeedbackService,
-        bots: Mapping[str, Bot],
+        bots: Mapping[str, WebBot],
+        characters: CharacterService,
         erasures: ErasureService,
         ongoing: OngoingReplies,
         battles: BattleService,
@@ -152,7 +167,8 @@ class BetaChat:
         self._ongoing = ongoing
         self._battles = battles
         self._duels = duels
-        self.bots = bots
+        self._bots = bots
+        self._characters = characters
 
     async def consent(self) -> str:
         """A new visitor's cookie. Before this nothing is stored."""
@@ -176,22 +192,68 @@ class BetaChat:
             for row in rows
         ]
 
-    async def open(self, visitor: Visitor, bot_name: str) -> str:
+    async def faces(self) -> list[Face]:
+        """List the characters, without stored ones that are no longer public."""
+        found = [await self._face(key, bot) for key, bot in self._bots.items()]
+        return [face for face in found if face is not None]
+
+    async def _face(self, key: str, bot: WebBot) -> Face | None:
+        if isinstance(bot, Bot):
+            return Face(key, bot.name, bot.first_message or bot.memory)
+        cast = await self._cast(bot)
+        if cast is None:
+            return None
+        has_picture = await self._picture(cast.version) is not None
+        return Face(key, cast.bot.name, cast.bot.first_message or cast.bot.memory, has_picture)
+
+    async def _cast(self, stored: StoredBot) -> CastCharacter | None:
+        account = await self._account()
+        try:
+            return await self._characters.bot(account, stored.character, user_name="You", seed="")
+        except (NotFound, NewerVersionNeeded):
+            return None
+
+    async def _picture(self, version: str) -> File | None:
+        """Find the picture of a character's version, written ``ID@3``; None once it is private or deleted."""
+        character_id, _, number = version.partition("@")
+        try:
+            return await self._characters.picture(
+                await self._account(), character_id, int(number) if number else None
+            )
+        except NotFound:
+            return None
+
+    async def face_picture(self, key: str) -> File:
+        """The picture of a character that is offered; NotFound without one."""
+        bot = self._bots.get(key)
+        picture = await self._picture(bot.character) if isinstance(bot, StoredBot) else None
+        return _found(picture)
+
+    async def picture(self, visitor: Visitor, conversation_id: str) -> File:
+        """The picture of whom the visitor talks to, of the version that the conversation began with."""
+        await self._require_own(visitor, conversation_id)
+        with _blind():
+            found = await self._conversations.read(await self._account(), conversation_id)
+        return _found(await self._picture(found.character) if found.character else None)
+
+    async def open(self, visitor: Visitor, key: str) -> str:
         """The new conversation's id."""
-        bot = self.bots.get(bot_name)
-        if bot is None:
+        bot = self._bots.get(key)
+        face = await self._face(key, bot) if bot is not None else None
+        if bot is None or face is None:
             raise NotFound("There is no such character.", hint="Choose one of those shown.")
         hour_ago = self._clock.now() - timedelta(hours=1)
         async with self._database.read() as session:
             if await queries.chat_count(session, visitor.id, hour_ago) >= CHATS_AN_HOUR:
                 raise TooManyAttempts(600)
-        request = ConversationRequest(user_id=visitor.user_id, bot=bot, consent=True)
+        whom = {"bot": bot} if isinstance(bot, Bot) else {"character": bot.character}
+        request = ConversationRequest(user_id=visitor.user_id, consent=True, **whom)
         with _blind():
             opened = await self._conversations.open(await self._account(), request)
         row = VisitorChatRow(
             conversation_id=opened.conversation_id,
             visitor_id=visitor.id,
-            bot_name=bot.name,
+            bot_name=face.name,
             thumbs_up=None,
             created_at=self._clock.now(),
         )
@@ -214,6 +276,7 @@ class BetaChat:
             found.bot,
             shown,
             row.thumbs_up,
+            found.character is not None and await self._picture(found.character) is not None,
             _swipes(found.messages),
             self._battles.are_on(OPEN),
             await self._open_battle(conversation_id, shown),
@@ -388,6 +451,12 @@ def _swipes(messages: Sequence[Message]) -> list[Message]:
             break
         replies.insert(0, message)
     return replies
+
+
+def _found(picture: File | None) -> File:
+    if picture is None:
+        raise NotFound("There is no such picture.")
+    return picture
 
 
 async def _blinded(events: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:

@@ -8,10 +8,10 @@ from datetime import timedelta
 
 from jinja2 import BytecodeCache
 
-from guanaco.chat import Bot
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import AccountService
 from guanaco_server.alerts.service import AlertService
+from guanaco_server.characters.service import CharacterService
 from guanaco_server.chat.conversations.editing import ConversationEditor
 from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.chat.gateway.replies import ReplyService
@@ -37,7 +37,7 @@ from guanaco_server.submissions.service import SubmissionService
 from guanaco_server.web.assets import Assets
 from guanaco_server.web.beta_chat import BetaChat
 from guanaco_server.web.boards import FRESH_S, Boards
-from guanaco_server.web.bots import read_bots
+from guanaco_server.web.bots import WebBot, read_bots
 from guanaco_server.web.guards import Guards
 from guanaco_server.web.ongoing import OngoingReplies
 from guanaco_server.web.ratings import RatingReader
@@ -49,7 +49,7 @@ from guanaco_server.web.sessions import SessionService
 class WebOptions:
     """``compiled_pages`` keeps compiled templates between several rooms of one process."""
 
-    bots: Mapping[str, Bot]
+    bots: Mapping[str, WebBot]
     session_lifetime: timedelta
     is_https: bool
     board_fresh_s: float = FRESH_S
@@ -121,6 +121,7 @@ def build_web(
     feedback: FeedbackService,
     erasures: ErasureService,
     duels: DuelsRoom,
+    characters: CharacterService,
     options: WebOptions,
 ) -> WebRoom:
     assets = Assets()
@@ -135,6 +136,7 @@ def build_web(
         replies,
         feedback,
         options.bots,
+        characters,
         erasures,
         ongoing,
         duels.battles,

@@ -13,13 +13,14 @@ from guanaco.duels import BattleRequest, DuelVoteRequest
 from guanaco.errors import GuanacoError, InvalidInput
 from guanaco.errors.validation import one_sentence
 from guanaco.feedback import FeedbackRequest
+from guanaco_server.characters.service import File
 from guanaco_server.http.errors import internal_fault
 from guanaco_server.http.routes import Routes
 from guanaco_server.http.sse import HEARTBEAT, encode_event, event_stream
 from guanaco_server.web.guards import Guest
 from guanaco_server.web.ongoing import FollowedEvents, OngoingBattle, Said
 from guanaco_server.web.page_route import EVENT_STREAM
-from guanaco_server.web.rendering import see_other
+from guanaco_server.web.rendering import SECURITY_HEADERS, see_other
 from guanaco_server.web.room import WebRoom
 from guanaco_server.web.throttle import Throttle, network_of
 
@@ -44,7 +45,7 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
         return web.pages.show(
             request,
             "chat_home.html",
-            bots=web.chat.bots,
+            faces=await web.chat.faces(),
             chats=chats,
             token=guest.form_token,
         )
@@ -82,6 +83,15 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
         visitor = guest.require_visitor()
         conversation_id = await web.chat.open(visitor, guest.fields.get("bot", ""))
         return see_other(f"/chat/{conversation_id}")
+
+    @routes.get("/chat/pictures/{key}")
+    async def read_face(key: str, guest: Guest = guest_of) -> Response:
+        guest.require_visitor()
+        return _picture(await web.chat.face_picture(key))
+
+    @routes.get("/chat/{conversation_id}/picture")
+    async def read_picture(conversation_id: str, guest: Guest = guest_of) -> Response:
+        return _picture(await web.chat.picture(guest.require_visitor(), conversation_id))
 
     @routes.get("/chat/{conversation_id}")
     async def read_conversation(
@@ -178,6 +188,15 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
             raise InvalidInput(one_sentence(error)) from None
         await web.chat.rate(visitor, conversation_id, rating)
         return see_other(f"/chat/{conversation_id}#rating")
+
+
+def _picture(file: File) -> Response:
+    """A stranger's picture, which no browser takes for a page."""
+    headers = SECURITY_HEADERS | {
+        "Content-Security-Policy": "default-src 'none'; sandbox",
+        "Cache-Control": "private, max-age=300",
+    }
+    return Response(file.content, media_type=file.media_type, headers=headers)
 
 
 async def _answer(request: Request, conversation_id: str, events: FollowedEvents) -> Response:
