@@ -151,6 +151,7 @@ def build_rooms(
         read_owners=submissions.service.owners,
         count_feedback=leaderboard.counts.kept,
         count_streams=activity.open_streams,
+        read_races=leaderboard.races.read,
         commits=database.watch_commits(),
         settings=settings,
     )

@@ -91,7 +91,7 @@ async def remove(session: AsyncSession, submission_id: str) -> None:
 
 SERVER_COLUMNS = (
     "run", "artifact_key", "base_key", "max_model_tokens", "quantization", "recipe", "developer", "phase", "endpoints", "endpoint",
-    "restarts", "gpu_count", "applied_replicas", "capacity", "start_s", "region",
+    "restarts", "gpu_count", "applied_replicas", "capacity", "start_s", "wake_s", "region",
     "trouble", "problem", "unserved_since", "queue",
 )  # fmt: skip
 
@@ -134,6 +134,7 @@ async def put_to_sleep(
         endpoint=None,
         wanted_replicas=1,
         applied_replicas=1,
+        yields_to=None,
         unserved_since=None,
         updated_at=now,
     )

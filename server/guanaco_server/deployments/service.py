@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -92,6 +92,7 @@ class DeploymentService:
         self._replicas: dict[str, tuple[str, ...]] = {}
         self._engines: dict[str, str] = {}
         self._artifacts: dict[str, Artifacts] = {}
+        self._yielding: frozenset[str] = frozenset()
         self._suspects: set[str] = set()
         self._begun: set[str] = set()  # names of servers that this process has had started
         self._renew_at: dict[str, datetime] = {}
@@ -102,6 +103,17 @@ class DeploymentService:
     def replicas(self, submission_id: str) -> tuple[str, ...]:
         """Return the base URLs of the ready servers, in a stable order."""
         return self._replicas.get(submission_id, ())
+
+    @property
+    def yielding(self) -> frozenset[str]:
+        """The deployments that make room for others, and take new conversations only where no other has room."""
+        return self._yielding
+
+    def learn_yielding(self, rows: Iterable[DeploymentRow]) -> None:
+        """Take from the table which deployments make room."""
+        self._yielding = frozenset(
+            row.submission_id for row in rows if row.yields_to and row.phase is Phase.READY
+        )
 
     def model_name(self, key: str) -> str:
         """Return how a request names the model of this deployment: by its engine and its artifact."""
@@ -140,6 +152,7 @@ class DeploymentService:
         self._replicas = {
             row.submission_id: tuple(row.endpoints) for row in rows if row.phase is Phase.READY
         }
+        self.learn_yielding(rows)
         self._engines = {row.submission_id: row.server_key for row in rows}
         self._artifacts = {row.submission_id: (row.artifact_key, row.base_key) for row in rows}
 
@@ -487,6 +500,7 @@ class DeploymentService:
             took_s = (now - row.updated_at).total_seconds()
             if phase is Phase.READY and row.phase.is_getting_ready:
                 self._note_start(row, took_s)
+                row.wake_s = took_s if took_s < LONGEST_START_S else row.wake_s
             row.phase, row.updated_at = phase, now
             row.endpoints, row.endpoint = list(endpoints), next(iter(endpoints), None)
             is_served = bool(endpoints) or phase not in PUBLISHED

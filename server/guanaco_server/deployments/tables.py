@@ -48,7 +48,9 @@ class DeploymentRow(Table):
     ``endpoints`` are those of its replicas that answer, as the reconciler last saw them, the nearest first.
     ``endpoint``, the first of them, is for processes of the version before, and goes with the next one.
     ``wanted_replicas`` is the autoscaler's, ``applied_replicas`` what the cluster was last told. ``capacity`` is
-    what the stress check showed of one replica, ``start_s`` how long its last start took.
+    what the stress check showed of one replica, ``start_s`` how long its last start took, ``wake_s`` its last start or swap.
+
+    ``yields_to`` is the deployment for which it makes room: it takes new conversations only where no other has room.
 
     ``base_key`` is the artifact that its server holds, where ``artifact_key`` is an adapter's.
 
@@ -83,6 +85,8 @@ class DeploymentRow(Table):
     applied_replicas: Mapped[int] = mapped_column(default=1)
     capacity: Mapped[int | None]
     start_s: Mapped[float | None]
+    wake_s: Mapped[float | None]
+    yields_to: Mapped[str | None] = mapped_column(String(160))
     scaled_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     last_traffic_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     waits_for: Mapped[str | None] = mapped_column(Text)

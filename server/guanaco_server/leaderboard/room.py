@@ -15,6 +15,7 @@ from guanaco_server.leaderboard.counting.measurement import DEFINITIONS
 from guanaco_server.leaderboard.counting.readers import RatingCounts
 from guanaco_server.leaderboard.flags.service import FlagService
 from guanaco_server.leaderboard.loop import ScoreLoop
+from guanaco_server.leaderboard.races import RaceReader
 from guanaco_server.leaderboard.ranking.history import ScoreHistoryReader
 from guanaco_server.leaderboard.ranking.standings import StandingsPublisher
 from guanaco_server.leaderboard.seasons.service import SeasonService
@@ -33,6 +34,7 @@ class LeaderboardRoom:
     leaderboard: LeaderboardService
     stability: StabilityService
     verdicts: VerdictService
+    races: RaceReader
     uniform: UniformService
     counter: ScoreCounter
     loop: ScoreLoop
@@ -59,6 +61,7 @@ def build_leaderboard(
         leaderboard=LeaderboardService(database, clock, submissions, competitions),
         stability=StabilityService(database, clock, competitions, submissions),
         verdicts=VerdictService(database, clock, competitions),
+        races=RaceReader(database, submissions, competitions),
         uniform=UniformService(database, clock, competitions),
         counter=counter,
         loop=ScoreLoop(

@@ -237,7 +237,7 @@ class RoutingService:
         self, pool: Pool, seen: Sequence[str], key: str, barred: Set[str] = frozenset()
     ) -> Assigned | None:
         """The decision itself: in memory, at once. None when no model of the pool is awake."""
-        full = self._occupancy.full
+        full = self._occupancy.full | self._deployments.yielding
         if full and (roomy := self._choose(pool, seen, key, barred | full, self._is_open)):
             return roomy
         return self._choose(pool, seen, key, barred, self._is_open)

@@ -21,6 +21,7 @@ from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.budget import Budget, Claim, Room, RoomPlan, Tenant, share
 from guanaco_server.scaling.usage import DeploymentUsage, UsageReader
+from guanaco_server.scaling.worth_plan import WorthPlan, WorthPlanner
 
 ROUSED = (Phase.WAITING, Phase.WAKING)
 ASKING = (*ROUSED, Phase.SLEEPING)
@@ -31,7 +32,7 @@ logger = logging.getLogger(__name__)
 class Admission:
     """Decides who gets room. A deployment with ``feedback_target`` ratings has enough; with 0 none ever has.
 
-    ``awake_floor`` says how many submissions are to be awake now.
+    ``awake_floor`` says how many submissions are to be awake now. ``planner`` says what each is worth, where that is the policy.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Admission:
         feedback_target: int,
         awake_floor: Callable[[], int],
         idle: IdleServers,
+        planner: WorthPlanner | None,
     ) -> None:
         self._clock = clock
         self._cluster = cluster
@@ -53,6 +55,7 @@ class Admission:
         self._feedback_target = feedback_target
         self._awake_floor = awake_floor
         self._idle = idle
+        self._planner = planner
         self._pace = Backoff(clock)
 
     async def step(self) -> None:
@@ -60,18 +63,23 @@ class Admission:
         rows = await self._deployments.list_wishes()
         self._pace.forget_all_but({row.submission_id for row in rows if row.phase in ASKING})
         if not any(row.phase in ASKING for row in rows):
+            await self._note_yielding(rows, WorthPlan())
             return
-        rows = await self._take_over(rows)
         usage = await self._usage.read()
+        worth = await self._planner.plan(rows, usage) if self._planner else WorthPlan()
+        await self._note_yielding(rows, worth)
+        if await self._make_room(rows, usage, worth):
+            rows = await self._deployments.list_wishes()
+        rows = await self._take_over(rows)
         by_id = {row.submission_id: row for row in rows}
         having = {row.server_key for row in rows if row.phase.has_server}
-        claims = list(self._claims(rows, usage))
+        claims = list(self._claims(rows, usage, worth))
         for claim in claims:
             if by_id[claim.submission_id].server_key in having:
                 await self._grant(by_id[claim.submission_id])
         plan = share(
             self._budget,
-            tenants_of(rows, usage, self._feedback_target),
+            _weighed(tenants_of(rows, usage, self._feedback_target), rows, worth),
             _one_an_engine(claims, by_id, having),
             await self._leaving(rows),
             self._clock.now(),
@@ -79,6 +87,38 @@ class Admission:
         await self._carry_out(plan, rows)
         if plan.victims:
             await self._take_over(await self._deployments.list_wishes())
+
+    async def _note_yielding(self, rows: list[DeploymentRow], plan: WorthPlan) -> None:
+        """Write down who makes room and for whom, for the gateways."""
+        for row in rows:
+            wished = plan.yields.get(row.submission_id)
+            if row.yields_to != wished:
+                if wished is not None:
+                    logger.info("%s", plan.why)
+                row.yields_to = wished
+                await self._deployments.note(row.submission_id, yields_to=wished)
+        self._deployments.learn_yielding(rows)
+
+    async def _make_room(
+        self, rows: list[DeploymentRow], usage: dict[str, DeploymentUsage], plan: WorthPlan
+    ) -> bool:
+        """Put those to sleep that make room and are quiet, and wake the one for which they do. Return whether they sleep now."""
+        by_id = {row.submission_id: row for row in rows}
+        leaving = [by_id[name] for name in plan.yields]
+        unused_since = self._clock.now() - timedelta(seconds=self._budget.quiet_s)
+        if not leaving or any(
+            last_used(row) > unused_since or usage[row.owner].open_streams for row in leaving
+        ):
+            return False
+        slept = [
+            await self._deployments.put_to_sleep(row.submission_id, unused_since) for row in leaving
+        ]
+        if not all(slept):
+            return any(slept)
+        for name in set(plan.yields.values()):
+            logger.info("%s sleeps, %s wakes", ", ".join(sorted(plan.yields)), name)
+            await self._deployments.wake(name)
+        return True
 
     async def _take_over(self, rows: list[DeploymentRow]) -> list[DeploymentRow]:
         """Give those that wait for room the servers of their shape that nobody needs, and return what is so afterwards."""
@@ -92,7 +132,7 @@ class Admission:
         return rows
 
     def _claims(
-        self, rows: list[DeploymentRow], usage: dict[str, DeploymentUsage]
+        self, rows: list[DeploymentRow], usage: dict[str, DeploymentUsage], worth: WorthPlan
     ) -> Iterable[Claim]:
         awake = awake_of(rows)
         to_warm = below_floor(rows, usage, self._awake_floor())
@@ -102,7 +142,7 @@ class Admission:
             is_patient = is_asleep and not known.is_reward
             needs_ratings = known.ownership.is_open and not is_rated(known, self._feedback_target)
             is_missed = known.is_needed(awake) if known.is_reward else needs_ratings
-            is_missed = is_missed or row.submission_id in to_warm
+            is_missed = is_missed or row.submission_id in (to_warm | worth.wanted)
             if row.phase in ASKING and (is_missed or not is_asleep):
                 yield Claim(
                     row.submission_id,
@@ -110,6 +150,7 @@ class Admission:
                     room_of(row),
                     row.updated_at,
                     is_patient,
+                    worth.rate(row.submission_id),
                 )
 
     async def _leaving(self, rows: Iterable[DeploymentRow]) -> Room:
@@ -145,6 +186,17 @@ class Admission:
         logger.info("%s has room: it was %s", row.submission_id, row.phase)
         to_phase = Phase.STARTING if row.phase is Phase.WAITING else Phase.RESTARTING
         await self._deployments.admit(row.submission_id, row.phase, to_phase)
+
+
+def _weighed(
+    tenants: Iterable[Tenant], rows: Iterable[DeploymentRow], plan: WorthPlan
+) -> list[Tenant]:
+    """Give each tenant the worth of the best deployment on its engine."""
+    best: defaultdict[str, float] = defaultdict(float)
+    keys = {row.submission_id: row.server_key for row in rows}
+    for name, key in keys.items():
+        best[key] = max(best[key], plan.rate(name))
+    return [replace(tenant, worth=best[keys[tenant.submission_id]]) for tenant in tenants]
 
 
 def _one_an_engine(

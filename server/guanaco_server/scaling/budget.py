@@ -6,9 +6,10 @@ conversation goes on:
 
 - which may go: ready, no open stream, no traffic for ``quiet_s``, ready for as long;
 - whose: the asking developer's own, or one of a developer who has at least as much as the asking one will have;
-- which first: those that have their ratings, then the one whose traffic is longest ago.
+- which first: the one of least worth, where that is known (worth_plan.py); those that have their ratings; then the one
+  whose traffic is longest ago.
 
-What was put to sleep without its ratings asks again, and gets room only when it is free and nobody else waits.
+What was put to sleep without its ratings asks again, and gets room only when it is free and nobody else waits: the one of most worth first.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ class Tenant:
     used_at: datetime | None = None
     open_streams: int = 0
     is_rated: bool = False
+    worth: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class Claim:
     room: Room
     since: datetime
     is_patient: bool = False
+    worth: float = 0.0
 
 
 @dataclass
@@ -112,8 +115,9 @@ class _Sharing:
             self._serve(claim)
         return self._plan
 
-    def _turn(self, claim: Claim) -> tuple[bool, int, datetime, str]:
-        return claim.is_patient, self._has(claim.owner), claim.since, claim.submission_id
+    def _turn(self, claim: Claim) -> tuple[bool, float, int, datetime, str]:
+        worth = claim.worth if claim.is_patient else 0.0
+        return claim.is_patient, -worth, self._has(claim.owner), claim.since, claim.submission_id
 
     def _serve(self, claim: Claim) -> None:
         has_rivals = bool(self._plan.waits) and claim.is_patient
@@ -196,9 +200,9 @@ def spare_replicas(budget: Budget, tenants: Iterable[Tenant], one: Room, wanted:
     return count
 
 
-def _usefulness(tenant: Tenant) -> tuple[bool, datetime, str]:
+def _usefulness(tenant: Tenant) -> tuple[float, bool, datetime, str]:
     assert tenant.used_at is not None, "only what is quiet is compared"
-    return not tenant.is_rated, tenant.used_at, tenant.submission_id
+    return tenant.worth, not tenant.is_rated, tenant.used_at, tenant.submission_id
 
 
 def _text(budget: Budget, room: Room) -> str:

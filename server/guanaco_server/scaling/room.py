@@ -18,6 +18,7 @@ from guanaco_server.scaling.replicas import CapacityReader, ReplicaLimits
 from guanaco_server.scaling.schedule import schedule_of
 from guanaco_server.scaling.sleep import Sleeper
 from guanaco_server.scaling.usage import ReadCounts, ReadOwners, TrafficRecorder, UsageReader
+from guanaco_server.scaling.worth_plan import ReadRaces, WorthPlanner
 from guanaco_server.settings import Settings
 
 
@@ -44,12 +45,16 @@ def build_scaling(
     read_owners: ReadOwners,
     count_feedback: ReadCounts,
     count_streams: ReadCounts,
+    read_races: ReadRaces,
     commits: CommitWatch,
     settings: Settings,
 ) -> ScalingRoom:
-    """``read_owners`` knows each submission that is or will be served; the counts are by submission."""
+    """``read_owners`` knows each submission that is or will be served; the counts are by submission. ``read_races`` gives the running competitions."""
     policy = scaling_policy(settings, shares_addresses=compute.shares_addresses)
     usage = UsageReader(read_owners, count_feedback, count_streams)
+    planner = WorthPlanner(
+        clock, read_races, policy.budget, settings.longest_sleep_s, settings.scale_interval_s
+    )
     return ScalingRoom(
         traffic=TrafficRecorder(clock, deployments),
         sleeper=Sleeper(deployments, settings.wake_wait_s),
@@ -73,6 +78,7 @@ def build_scaling(
             policy.feedback_target,
             awake_floor=lambda: policy.schedule.floors(clock.now()).awake,
             idle=idle,
+            planner=planner if settings.sleep_policy == "worth" else None,
         ),
     )
 

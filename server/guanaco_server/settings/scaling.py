@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, Field, field_validator
 
 from guanaco_server.runtime.weekly_hours import WeeklyHours, find_zone
@@ -70,6 +72,16 @@ class ScalingSettings(BaseModel):
         default=300,
         ge=0,
         description="Seconds without a message after which a model server may have to make room for a new submission.",
+    )
+
+    sleep_policy: Literal["least_useful", "worth"] = Field(
+        default="least_useful",
+        description="Who sleeps where max_gpus or max_model_servers are taken: `least_useful` lets the one go that has its ratings or was used longest ago; `worth` also wakes those whose next ratings tell most about which submission is the best, for each second of a GPU. Set `worth` when no process of an earlier version runs any more.",
+    )
+    longest_sleep_s: float = Field(
+        default=86_400,
+        gt=0,
+        description="Seconds after which `sleep_policy` `worth` gives a submission that sleeps a turn of some 20 ratings, whatever they are worth.",
     )
 
     @field_validator("peak_hours")

@@ -1,0 +1,17 @@
+"""How long a deployment's last waking took, and for whom it makes room, for the sleep policy `worth`.
+
+The version before leaves both empty, and goes on sending conversations to a deployment that makes room.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0068"
+down_revision = "0064"
+
+
+def upgrade() -> None:
+    op.add_column("deployments", sa.Column("wake_s", sa.Float))
+    op.add_column("deployments", sa.Column("yields_to", sa.String(160)))

@@ -1,0 +1,256 @@
+"""Decides by worth (worth.py) who of a full budget makes room, and for whom; used where ``sleep_policy`` is ``worth``.
+
+One deployment at a time makes room:
+
+    for one that waits for room (a new one, or one whose conversation goes on), the one that is worth least
+    otherwise for the one that sleeps and is worth clearly more, its waking counted
+
+It takes no new conversations while another has room (routing/service.py), and sleeps when it was quiet for ``preempt_quiet_s``, which
+counts as part of the change's cost. A server stays at least as long as its last waking took, and as HEARD ratings take, an hour at most.
+
+What a rating takes of a server is measured over the last hour: the time of all servers, by the ratings that came. Samples are in memory; until
+there are some ratings a minute is taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from guanaco_server.deployments.overview import by_engine
+from guanaco_server.deployments.tables import DeploymentRow, Phase
+from guanaco_server.runtime.clock import Clock
+from guanaco_server.scaling.budget import Budget, Room
+from guanaco_server.scaling.usage import DeploymentUsage
+from guanaco_server.scaling.worth import HEARD, NOTHING, Contender, Race, Worth, best_change, worths
+
+ReadRaces = Callable[[], Awaitable[Sequence[Race]]]
+
+USUAL_RATING_S = 60.0
+SURE = 5  # ratings that the usual pace counts for
+PACE_WINDOW = timedelta(hours=1)
+USUAL_WAKE_S = 60.0
+LONGEST_STAY_S = 3_600.0
+
+
+@dataclass(frozen=True)
+class WorthPlan:
+    """``yields`` says for whom each deployment makes room: one engine's at most. ``why`` says it in a sentence.
+
+    ``wanted`` sleep, and are worth free room.
+    """
+
+    worth: Mapping[str, Worth] = field(default_factory=dict)
+    yields: Mapping[str, str] = field(default_factory=dict)
+    why: str = ""
+    wanted: frozenset[str] = frozenset()
+
+    def rate(self, submission_id: str) -> float:
+        """Return what a second of a GPU is worth with this deployment; 0 where nothing is known of it."""
+        return self.worth.get(submission_id, NOTHING).rate
+
+
+@dataclass(frozen=True)
+class Servers:
+    """The rows of all deployments, and how they are used."""
+
+    rows: Sequence[DeploymentRow]
+    usage: Mapping[str, DeploymentUsage]
+
+    @property
+    def awake(self) -> dict[str, list[DeploymentRow]]:
+        """The deployments that have a server, by engine."""
+        return by_engine(row for row in self.rows if row.phase.has_server)
+
+    def is_chat(self, row: DeploymentRow) -> bool:
+        known = self.usage.get(row.owner)
+        return (
+            known is not None
+            and known.ownership.is_open
+            and not known.is_reward
+            and not row.is_beside
+        )
+
+    def room(self) -> Room:
+        engines = self.awake.values()
+        return sum((_room(max(users, key=lambda row: row.gpu_count)) for users in engines), Room())
+
+
+class RatingPace:
+    """Measures how many seconds of a server one rating takes."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[datetime, int, float]] = deque()
+
+    def note(self, now: datetime, ratings: int, servers: int) -> None:
+        """Note how many ratings there are in all, and how many servers there were since the last note."""
+        if self._samples:
+            before, had, spent = self._samples[-1]
+            if ratings < had:  # a competition has ended, or somebody was erased
+                self._samples.clear()
+                spent = 0.0
+            else:
+                spent += servers * (now - before).total_seconds()
+        else:
+            spent = 0.0
+        self._samples.append((now, ratings, spent))
+        while self._samples[0][0] < now - PACE_WINDOW:
+            self._samples.popleft()
+
+    @property
+    def rating_s(self) -> float:
+        if not self._samples:
+            return USUAL_RATING_S
+        _, had, before = self._samples[0]
+        _, ratings, spent = self._samples[-1]
+        return (spent - before + SURE * USUAL_RATING_S) / (ratings - had + SURE)
+
+
+class WorthPlanner:
+    """Plans once every ``interval_s``. ``read_races`` gives the running competitions."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        read_races: ReadRaces,
+        budget: Budget,
+        longest_sleep_s: float,
+        interval_s: float,
+    ) -> None:
+        self._clock = clock
+        self._read_races = read_races
+        self._budget = budget
+        self._longest_sleep = timedelta(seconds=longest_sleep_s)
+        self._interval = timedelta(seconds=interval_s)
+        self._pace = RatingPace()
+        self._planned_at: datetime | None = None
+        self._worth: dict[str, Worth] = {}
+
+    async def plan(
+        self, rows: Sequence[DeploymentRow], usage: Mapping[str, DeploymentUsage]
+    ) -> WorthPlan:
+        """Return the worth of each, and who makes room now."""
+        if not self._budget.is_limited:
+            return WorthPlan()
+        servers, now = Servers(rows, usage), self._clock.now()
+        if self._planned_at is None or now - self._planned_at >= self._interval:
+            self._planned_at = now
+            await self._weigh(servers, now)
+        return self._decide(servers, now)
+
+    async def _weigh(self, servers: Servers, now: datetime) -> None:
+        races = await self._read_races()
+        ratings = sum(votes.total for race in races for votes in race.votes.values())
+        self._pace.note(now, ratings, len(servers.awake))
+        chats = [row for row in servers.rows if servers.is_chat(row)]
+        found: dict[str, Worth] = {}
+        for race in races:
+            contenders = [
+                self._contender(row, race, now) for row in chats if row.owner in race.votes
+            ]
+            for name, worth in (await asyncio.to_thread(worths, contenders, race.margin)).items():
+                if worth.rate > found.get(name, NOTHING).rate:
+                    found[name] = worth
+        self._worth = found
+
+    def _contender(self, row: DeploymentRow, race: Race, now: datetime) -> Contender:
+        is_asleep = row.phase is Phase.SLEEPING
+        return Contender(
+            row.submission_id,
+            race.votes[row.owner],
+            is_awake=not is_asleep,
+            wake_s=wake_s(row) + self._budget.quiet_s,
+            rating_s=self._pace.rating_s,
+            gpus=max(1, row.gpu_count),
+            is_due=is_asleep and now - row.updated_at >= self._longest_sleep,
+        )
+
+    def _decide(self, servers: Servers, now: datetime) -> WorthPlan:
+        movable = {
+            users[0].submission_id: users
+            for users in servers.awake.values()
+            if all(self._may_go(row, servers, now) for row in users)
+        }
+        by_id = {row.submission_id: row for row in servers.rows}
+        worth = {**self._worth, **{name: self._best(users) for name, users in movable.items()}}
+        if waiting := self._first_waiting(servers):
+            last = min(movable, key=lambda name: (worth.get(name, NOTHING).rate, name), default="")
+            chosen = (waiting.submission_id, last) if last else None
+        else:
+            chosen = best_change(worth, movable, self._asleep(servers))
+        if chosen is None or not self._would_fit(by_id[chosen[0]], movable[chosen[1]], servers):
+            return WorthPlan(self._worth, wanted=self._wanted(servers, now))
+        first, last = chosen
+        yields = {row.submission_id: first for row in movable[last]}
+        return WorthPlan(self._worth, yields, _why(worth, first, last))
+
+    def _may_go(self, row: DeploymentRow, servers: Servers, now: datetime) -> bool:
+        stay_s = max(wake_s(row), min(HEARD * self._pace.rating_s, LONGEST_STAY_S))
+        is_settled = row.phase is Phase.READY and now - row.updated_at >= timedelta(seconds=stay_s)
+        return is_settled and servers.is_chat(row)
+
+    def _best(self, users: Sequence[DeploymentRow]) -> Worth:
+        """Return the worth of an engine: that of the best one on it."""
+        known = (self._worth.get(row.submission_id, NOTHING) for row in users)
+        return max(known, key=lambda worth: worth.rate)
+
+    def _wanted(self, servers: Servers, now: datetime) -> frozenset[str]:
+        """Return those that sleep and are worth something, while users talk: else nobody would rate them."""
+        since = now - timedelta(seconds=self._budget.quiet_s)
+        chats = (row for users in servers.awake.values() for row in users if servers.is_chat(row))
+        if not any(row.last_traffic_at and row.last_traffic_at > since for row in chats):
+            return frozenset()
+        return frozenset(
+            name for name in self._asleep(servers) if self._worth.get(name, NOTHING).rate > 0
+        )
+
+    def _first_waiting(self, servers: Servers) -> DeploymentRow | None:
+        awake = servers.awake
+        asking = (Phase.WAITING, Phase.WAKING)
+        return min(
+            (row for row in servers.rows if row.phase in asking and row.server_key not in awake),
+            key=lambda row: (row.updated_at, row.submission_id),
+            default=None,
+        )
+
+    def _asleep(self, servers: Servers) -> Set[str]:
+        awake = servers.awake
+        return {
+            row.submission_id
+            for row in servers.rows
+            if row.phase is Phase.SLEEPING
+            and servers.is_chat(row)
+            and row.server_key not in awake
+        }
+
+    def _would_fit(
+        self, first: DeploymentRow, last: Sequence[DeploymentRow], servers: Servers
+    ) -> bool:
+        """Tell whether there is room for the first only if the last makes room. Free room is given by admission."""
+        taken, freed = servers.room(), _room(max(last, key=lambda row: row.gpu_count))
+        return not self._budget.holds(taken + _room(first)) and self._budget.holds(
+            taken - freed + _room(first)
+        )
+
+
+def wake_s(row: DeploymentRow) -> float:
+    """Return how long waking it takes: as its last start or swap took."""
+    known = row.wake_s if row.wake_s is not None else row.start_s
+    return USUAL_WAKE_S if known is None else known
+
+
+def _room(row: DeploymentRow) -> Room:
+    return Room(row.gpu_count * row.wanted_replicas, row.wanted_replicas)
+
+
+def _why(worth: Mapping[str, Worth], first: str, last: str) -> str:
+    ours, theirs = worth.get(first, NOTHING), worth.get(last, NOTHING)
+    if ours.rate <= theirs.rate:
+        return f"{last} makes room for {first}, which waits for it: it is worth least"
+    return (
+        f"{last} makes room for {first}: an hour of it is worth {theirs.rate * 3600:.2f} for the verdict, "
+        f"and one of {first} {ours.rate * 3600:.2f} with {ours.ratings} ratings, its waking counted"
+    )
