@@ -12,7 +12,7 @@ TEST := $(BIN)/python -m pytest -q -n
 SOURCES := guanaco cli server migrations tests benchmarks examples scripts/document_settings.py scripts/document_metrics.py scripts/document_cli.py scripts/document_errors.py scripts/site_hooks.py scripts/make_chart.py scripts/new-migration hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine both demo test test-fast check lint format audit sbom docs-site docs-serve pin-images bench-admission bench-artifacts bench-assignment bench-characters bench-database bench-duels bench-evidence bench-export bench-faults bench-feedback bench-fraud bench-gateway bench-hostile bench-ids bench-journey bench-lorebook bench-memory bench-partitions bench-prefix bench-privacy bench-prompts bench-stress bench-swap bench-sweep bench-web bench-idle scale migration docs chart lock clean
+.PHONY: help setup engine both demo test test-fast check lint format audit sbom docs-site docs-serve pin-images bench-admission bench-artifacts bench-assignment bench-characters bench-database bench-duels bench-evidence bench-export bench-faults bench-feedback bench-fraud bench-gateway bench-hostile bench-ids bench-journey bench-lorebook bench-memory bench-partitions bench-prefix bench-privacy bench-prompts bench-stress bench-swap bench-sweep bench-web bench-worth bench-idle scale migration docs chart lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -110,6 +110,9 @@ bench-assignment: setup  ## the assignment policies over synthetic seasons, and 
 
 bench-duels: setup  ## strengths from a million duels, beside arena-rank and choix (ARGS='--votes=100000 --peer=none')
 	@$(BIN)/python -m benchmarks.duels $(ARGS)
+
+bench-worth: setup  ## GPU hours until the best of 40 submissions on 2 servers is known, by who sleeps (ARGS=--seasons=50)
+	@$(BIN)/python -m benchmarks.worth $(ARGS)
 
 bench-evidence: setup  ## how often a board that is looked at all day shows what is not so (ARGS=--seasons=100)
 	@$(BIN)/python -m benchmarks.evidence $(ARGS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from guanaco.competitions import AssignmentKind, RankingRule
+from guanaco.open_enum import OpenEnum
 
 
 class SimulationRequest(BaseModel):
@@ -48,7 +49,44 @@ class SimulatedVerdict(BaseModel):
     )
 
 
+class SleepPolicy(OpenEnum):
+    """The policies that say which submissions are awake where not all can be."""
+
+    LEAST_USEFUL = "least_useful"
+    WORTH = "worth"
+
+
+class SharedServers(BaseModel):
+    """Assumptions on a few model servers that all submissions share."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    engines: int = Field(ge=1, le=64, description="Model servers at once; fewer than submissions.")
+    swap_s: float = Field(
+        default=10, ge=0, le=86_400, description="Seconds in which a server changes its submission."
+    )
+    rating_s: float = Field(
+        default=10, gt=0, le=86_400, description="Seconds of a server for each rating."
+    )
+
+
+class SharedVerdict(BaseModel):
+    """The GPU hours to a verdict on shared servers under one policy of sleep, by thumbs; undecided seasons count with all their ratings."""
+
+    policy: SleepPolicy
+    gpu_hours: float = Field(description="Median.")
+    quarter: float = Field(description="A quarter of the seasons needs at most so many.")
+    three_quarters: float
+    days: float = Field(description="Median; so are ratings and changes.")
+    ratings: float
+    changes: float = Field(description="Times that a server was given a submission.")
+    decided: float = Field(description="Share of the seasons.")
+    wrong: float = Field(description="Share of the seasons with a wrong verdict.")
+
+
 class Simulation(BaseModel):
     within: float
     request: SimulationRequest
     verdicts: list[SimulatedVerdict]
+    servers: SharedServers | None = None
+    shared: list[SharedVerdict] = []

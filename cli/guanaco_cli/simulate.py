@@ -18,7 +18,13 @@ from guanaco_cli.options import AsJson, read_request
 if TYPE_CHECKING:
     from guanaco.competitions import AssignmentKind, CompetitionRequest, RankingRule
     from guanaco.open_enum import OpenEnum
-    from guanaco.simulations import SimulatedVerdict, Simulation, SimulationRequest
+    from guanaco.simulations import (
+        SharedServers,
+        SharedVerdict,
+        SimulatedVerdict,
+        Simulation,
+        SimulationRequest,
+    )
     from guanaco_server.simulation.seasons import Decided, SeasonPlan
 
 Kind = TypeVar("Kind", bound="OpenEnum")
@@ -57,6 +63,18 @@ Rules = Annotated[
         autocompletion=lambda: ["thumbs_up", "bradley_terry", "combined"],
     ),
 ]
+Engines = Annotated[
+    int | None,
+    typer.Option(
+        "--engines", help="Model servers that all share: compares who sleeps, by GPU hours."
+    ),
+]
+SwapS = Annotated[
+    float, typer.Option("--swap-s", help="With --engines: seconds to change a server's submission.")
+]
+RatingS = Annotated[
+    float, typer.Option("--rating-s", help="With --engines: seconds of a server for each rating.")
+]
 Policies = Annotated[
     list[str] | None,
     typer.Option(
@@ -83,12 +101,16 @@ def simulate(
     seed: Seed = 1,
     rule: Rules = None,
     policy: Policies = None,
+    engines: Engines = None,
+    swap_s: SwapS = 10.0,
+    rating_s: RatingS = 10.0,
     as_json: AsJson = False,
 ) -> None:
     """Estimate what a planned competition needs for a verdict.
 
     Seasons are simulated here, with the platform's own policies and tests: no server is asked. Without --policy all policies are
-    simulated, without --rule the file's own rule; rules by strengths need the platform's extra `server`.
+    simulated, without --rule the file's own rule; rules by strengths need the platform's extra `server`. With --engines it also says how many
+    GPU hours a verdict by thumbs needs where so many model servers are shared, by each value of the setting `sleep_policy`.
     """
     from pydantic import ValidationError
 
@@ -119,12 +141,39 @@ def simulate(
         )
     rules = _chosen("--rule", RankingRule, rule) or [competition.ranking]
     policies = _chosen("--policy", AssignmentKind, policy) or list(AssignmentKind)
+    servers = _servers(engines, swap_s, rating_s, submissions)
+    within = competition.assignment.within
     verdicts = list(_verdicts(request, competition, rules, policies))
-    found = Simulation(within=competition.assignment.within, request=request, verdicts=verdicts)
+    shared = list(_shared(request, servers, within)) if servers else []
+    found = Simulation(
+        within=within, request=request, verdicts=verdicts, servers=servers, shared=shared
+    )
     if as_json:
         console.json(found)
     else:
         _show(found, competition)
+        _show_shared(found)
+
+
+def _servers(
+    engines: int | None, swap_s: float, rating_s: float, submissions: int
+) -> SharedServers | None:
+    from pydantic import ValidationError
+
+    from guanaco.errors.validation import one_sentence
+    from guanaco.simulations import SharedServers
+
+    if engines is None:
+        return None
+    if engines >= submissions:
+        raise InvalidInput(
+            f"With {engines} model servers none of {submissions} submissions has to sleep.",
+            hint="Give a smaller --engines, or more --submissions.",
+        )
+    try:
+        return SharedServers(engines=engines, swap_s=swap_s, rating_s=rating_s)
+    except ValidationError as error:
+        raise InvalidInput(one_sentence(error)) from None
 
 
 def _chosen(option: str, kind: type[Kind], named: Sequence[str] | None) -> list[Kind]:
@@ -163,6 +212,23 @@ def _verdicts(
                 yield simulate(SeasonPlan(request, assignment, rule), run)
 
 
+def _shared(
+    request: SimulationRequest, servers: SharedServers, within: float
+) -> Iterator[SharedVerdict]:
+    from concurrent.futures import ProcessPoolExecutor
+
+    from guanaco.simulations import SleepPolicy
+    from guanaco_server.simulation.engines import SharedPlan, shared_season, simulate_shared
+
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        for policy in SleepPolicy:
+            console.say(f"{request.seasons} seasons on {servers.engines} model servers: {policy} …")
+            yield simulate_shared(
+                SharedPlan(request, servers, within, policy),
+                lambda plan, seeds: pool.map(shared_season, [plan] * len(seeds), seeds),
+            )
+
+
 def _require_numpy(rules: Sequence[RankingRule]) -> None:
     from importlib.util import find_spec
 
@@ -191,6 +257,31 @@ def _show(found: Simulation, competition: CompetitionRequest) -> None:
             if own in [(one.policy, one.rule) for one in found.verdicts]
             else ""
         )
+    )
+
+
+def _show_shared(found: Simulation) -> None:
+    if found.servers is None:
+        return
+    figures = ("GPU hours>", "middle half>", "days>", "ratings>", "changes>", "decided>", "wrong>")
+    console.table(("who sleeps", *figures), list(map(_shared_row, found.shared)))
+    servers, request = found.servers, found.request
+    console.say(
+        f"{request.submissions} submissions on {servers.engines} model servers of {request.gpus_per_submission:g} GPUs that are never idle: a change takes {servers.swap_s:g} s, "
+        f"a rating {servers.rating_s:g} s. By thumbs; `--policy` and `--rule` have no part in it."
+    )
+
+
+def _shared_row(one: SharedVerdict) -> tuple[Any, ...]:
+    return (
+        one.policy,
+        f"{one.gpu_hours:,.1f}",
+        f"{one.quarter:,.1f} to {one.three_quarters:,.1f}",
+        f"{one.days:,.1f}",
+        f"{one.ratings:,.0f}",
+        f"{one.changes:,.0f}",
+        words.percent(one.decided),
+        words.percent(one.wrong),
     )
 
 

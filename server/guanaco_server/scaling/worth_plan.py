@@ -221,9 +221,7 @@ class WorthPlanner:
         return {
             row.submission_id
             for row in servers.rows
-            if row.phase is Phase.SLEEPING
-            and servers.is_chat(row)
-            and row.server_key not in awake
+            if row.phase is Phase.SLEEPING and servers.is_chat(row) and row.server_key not in awake
         }
 
     def _would_fit(

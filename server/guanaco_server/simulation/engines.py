@@ -1,88 +1,191 @@
-"""Simulates seasons whose submissions share a few model servers: GPU time until the verdict, by the policy that says who is awake.
+"""Simulates seasons whose submissions share a few model servers: GPU hours until the verdict, by the policy that says who is awake.
 
-Users wait for each server: one that is awake gives a rating every ``rating_s``, and none while its submission is changed, which takes
-``swap_s``. So GPU hours are the servers' time, until the verdict. Who is awake is decided by the platform's own functions: the worth
-of the next ratings (scaling/worth.py), or the least useful one sleeps (scaling/budget.py).
+Users wait for every server: one gives a rating each ``rating_s``, and none in the ``swap_s`` in which its submission is changed. So GPU hours are
+the time of all servers until the verdict. Who is awake is decided by the platform's own functions:
+
+    worth          whose next ratings tell most about the verdict, for each second of a GPU (scaling/worth.py)
+    least_useful   who has its ratings makes room for who lacks them, the one that has waited longest first (scaling/budget.py); when all
+                   have theirs, each is to have as many again. Users come without a break, so who lacks ratings is never quiet
+
+Each starts with nobody awake, and pays for its first submissions too.
 """
 
 from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from statistics import median
 
-from guanaco_server.leaderboard.ranking.rules import standings
-from guanaco.competitions import RankingRule
+from guanaco.simulations import SharedServers, SharedVerdict, SimulationRequest, SleepPolicy
 from guanaco_server.scaling.budget import Budget, Claim, Room, Tenant, share
-from guanaco_server.scaling.worth import Contender, worths, best_change
-from guanaco_server.statistics.decisions import compare
+from guanaco_server.scaling.worth import HEARD, Contender, best_change, worths
+from guanaco_server.simulation.seasons import FIRST_LOOK, GROWTH, settled_leader, true_ratios
 from guanaco_server.statistics.votes import VoteCount
 
-MOST = 400_000
+TURN = 50  # ratings after which `least_useful` lets one go, as `newest_until`
+AT_ONCE = 0.03  # of the ratings so far, between two decisions on a server
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+ONE = Room(1, 1)
 
-@dataclass
-class State:
-    truth: list[float]
-    up: list[int]
-    total: list[int]
-    chance: random.Random
 
-    def rate(self, i: int, k: int) -> None:
-        for _ in range(k):
-            self.up[i] += self.chance.random() < self.truth[i]
-        self.total[i] += k
+@dataclass(frozen=True)
+class SharedPlan:
+    """A planned competition on a few servers, by one policy of sleep."""
 
-    def votes(self, i): return VoteCount(self.up[i], self.total[i]-self.up[i])
+    request: SimulationRequest
+    servers: SharedServers
+    within: float
+    policy: SleepPolicy
 
-    def decided(self, margin):
-        counts={str(i): self.votes(i) for i in range(len(self.truth))}
-        board=standings(RankingRule.THUMBS_UP, counts, (), ())
-        if len(board)<len(counts): return None
-        L=board[0].submission_id
-        ok=all(compare(counts[L],counts[o.submission_id],margin=margin,members=len(board),foretells=False).is_within for o in board[1:])
-        return int(L) if ok else None
 
-def season(policy, seed, n=40, engines=2, swap_s=10., rating_s=10., margin=.05, target=50, most=100_000, mean=.6, spread=.107):
-    ch=random.Random(seed)
-    strength = mean*(1-mean)/spread**2-1
-    st=State([ch.betavariate(mean*strength,(1-mean)*strength) for _ in range(n)],[0]*n,[0]*n,ch)
-    resident=list(range(engines)); since=[0.]*n; target_now=[target]
-    used=[0.]*n
-    q=[(swap_s,e) for e in range(engines)]; heapq.heapify(q)
-    look=100; swaps=engines
-    done=0
-    while done<most:
-        t,e=heapq.heappop(q)
-        k=max(20, int(.03*done))
-        i=resident[e]
-        if policy=='least': k=min(max(1,target_now[0]-st.total[i]), k)
-        if policy=='drawn': k=min(k, 64)
-        st.rate(i,k); done+=k; t+=k*rating_s; used[i]=t
-        if done>=look:
-            L=st.decided(margin)
-            if L is not None:
-                return dict(hours=t*engines/3600, ratings=done, swaps=swaps, wrong=max(st.truth)-st.truth[L]>margin)
-            look=max(look+100,int(look*1.05))
-        new=CHOOSE[policy](st,resident,e,swap_s,rating_s,margin,target_now,used,t)
-        if new!=i:
-            resident[e]=new; swaps+=1; t+=swap_s
-        heapq.heappush(q,(t,e))
-    return dict(hours=t*engines/3600, ratings=None, swaps=swaps, wrong=False)
+@dataclass(frozen=True)
+class SharedSeason:
+    """When the verdict came, in seconds, and after how many ratings and changes; ``is_decided`` is false where the ratings did not do."""
 
-def worth_choice(st,resident,e,swap_s,rating_s,margin,target_now,used,t):
-    con=[Contender(str(i),st.votes(i),i in resident,swap_s,rating_s) for i in range(len(st.truth))]
-    w=worths(con,margin)
-    i=resident[e]
-    c=best_change(w,[str(i)],[str(j) for j in range(len(st.truth)) if j not in resident]); return int(c[0]) if c else i
+    seconds: float
+    ratings: int
+    changes: int
+    is_decided: bool
+    is_wrong: bool = False
 
-def least_choice(st,resident,e,swap_s,rating_s,margin,target_now,used,t):
-    i=resident[e]
-    if st.total[i]<target_now[0]: return i
-    asleep=[j for j in range(len(st.truth)) if j not in resident]
-    if all(st.total[j]>=target_now[0] for j in asleep): target_now[0]+=50
-    lack=[j for j in asleep if st.total[j]<target_now[0]]
-    return min(lack,key=lambda j:used[j])
 
-CHOOSE={'worth':worth_choice,'least':least_choice}
+def simulate_shared(
+    plan: SharedPlan,
+    run: Callable[[SharedPlan, Sequence[int]], Iterator[SharedSeason]] | None = None,
+) -> SharedVerdict:
+    """Simulate all seasons of a plan; ``run`` may spread them over processes."""
+    request = plan.request
+    seeds = range(request.seed, request.seed + request.seasons)
+    found = list((run or _one_after_the_other)(plan, seeds))
+    gpus = plan.servers.engines * request.gpus_per_submission
+    hours = sorted(one.seconds * gpus / 3600 for one in found)
+    return SharedVerdict(
+        policy=plan.policy,
+        gpu_hours=median(hours),
+        quarter=hours[len(hours) // 4],
+        three_quarters=hours[-1 - len(hours) // 4],
+        days=median(one.seconds for one in found) / 86_400,
+        ratings=median(one.ratings for one in found),
+        changes=median(one.changes for one in found),
+        decided=sum(one.is_decided for one in found) / len(found),
+        wrong=sum(one.is_wrong for one in found) / len(found),
+    )
+
+
+def _one_after_the_other(plan: SharedPlan, seeds: Sequence[int]) -> Iterator[SharedSeason]:
+    return (shared_season(plan, seed) for seed in seeds)
+
+
+def shared_season(plan: SharedPlan, seed: int) -> SharedSeason:
+    """Follow one season until the verdict, or until its ratings are used up. The same seed gives the same true ratios under each policy."""
+    return _Season(plan, seed).follow()
+
+
+class _Season:
+    def __init__(self, plan: SharedPlan, seed: int) -> None:
+        self._plan = plan
+        self._chance = random.Random(seed)  # noqa: S311 - it simulates
+        self._truth = dict(enumerate(true_ratios(plan.request, self._chance)))
+        self._up, self._total = dict.fromkeys(self._truth, 0), dict.fromkeys(self._truth, 0)
+        self._slept_at = dict.fromkeys(self._truth, 0.0)
+        self._awake = list(self._truth)[: plan.servers.engines]  # by server
+        self._turn = TURN
+        self._changes = len(self._awake)
+        self._choose = {
+            SleepPolicy.WORTH: self._by_worth,
+            SleepPolicy.LEAST_USEFUL: self._by_use,
+        }[plan.policy]
+
+    def follow(self) -> SharedSeason:
+        servers, most = self._plan.servers, self._plan.request.most_ratings
+        events = [(servers.swap_s, server) for server in range(len(self._awake))]
+        done, look, now = 0, FIRST_LOOK, 0.0
+        while done < most:
+            now, server = heapq.heappop(events)
+            count = min(self._stay(server, done), most - done)
+            now += count * servers.rating_s
+            self._rate(self._awake[server], count)
+            done += count
+            if done >= look:
+                if (leader := self._known()) is not None:
+                    behind = max(self._truth.values()) - self._truth[leader]
+                    is_wrong = behind > self._plan.within
+                    return SharedSeason(now, done, self._changes, True, is_wrong)
+                look = max(look + FIRST_LOOK, int(look * GROWTH))
+            now += self._change(server, now)
+            heapq.heappush(events, (now, server))
+        return SharedSeason(now, done, self._changes, is_decided=False)
+
+    def _stay(self, server: int, done: int) -> int:
+        """Return the ratings of a server until the next decision on it."""
+        until = max(HEARD, int(AT_ONCE * done))
+        if self._plan.policy is SleepPolicy.LEAST_USEFUL:
+            until = min(until, max(1, self._turn - self._total[self._awake[server]]))
+        return until
+
+    def _rate(self, place: int, count: int) -> None:
+        self._up[place] += sum(self._chance.random() < self._truth[place] for _ in range(count))
+        self._total[place] += count
+
+    def _change(self, server: int, now: float) -> float:
+        """Let the policy decide on a server; the seconds that it is lost for."""
+        chosen = self._choose(self._awake[server], now)
+        if chosen is None:
+            return 0.0
+        self._slept_at[self._awake[server]] = now
+        self._awake[server] = chosen
+        self._changes += 1
+        return self._plan.servers.swap_s
+
+    def _by_worth(self, current: int, _now: float) -> int | None:
+        servers = self._plan.servers
+        contenders = [
+            Contender(
+                str(place),
+                self._votes(place),
+                place in self._awake,
+                servers.swap_s,
+                servers.rating_s,
+            )
+            for place in self._truth
+        ]
+        found = worths(contenders, self._plan.within, self._alpha)
+        asleep = [one.submission_id for one in contenders if not one.is_awake]
+        change = best_change(found, [str(current)], asleep)
+        return int(change[0]) if change else None
+
+    def _by_use(self, current: int, now: float) -> int | None:
+        if all(total >= self._turn for total in self._total.values()):
+            self._turn += TURN
+        asleep = [place for place in self._truth if place not in self._awake]
+        claims = [
+            Claim(str(place), str(place), ONE, self._moment(self._slept_at[place]))
+            for place in asleep
+            if self._total[place] < self._turn
+        ]
+        is_rated = self._total[current] >= self._turn
+        used_at = self._moment(now) if is_rated else None
+        tenant = Tenant(str(current), str(current), ONE, used_at, is_rated=is_rated)
+        plan = share(
+            Budget(max_model_servers=1, quiet_s=0), [tenant], claims, Room(), self._moment(now)
+        )
+        stopped = f"Stopping {current} for it."
+        return next((int(name) for name, why in plan.waits.items() if why == stopped), None)
+
+    def _known(self) -> int | None:
+        counts = {str(place): self._votes(place) for place in self._truth}
+        leader = settled_leader(counts, self._plan.within, self._alpha)
+        return None if leader is None else int(leader)
+
+    def _votes(self, place: int) -> VoteCount:
+        return VoteCount(self._up[place], self._total[place] - self._up[place])
+
+    def _moment(self, seconds: float) -> datetime:
+        return BEGIN + timedelta(seconds=seconds)
+
+    @property
+    def _alpha(self) -> float:
+        return 1 - self._plan.request.certainty

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -95,11 +95,8 @@ class _Season:
     def __init__(self, plan: SeasonPlan, seed: int) -> None:
         self._plan = plan
         self._chance = random.Random(seed)  # noqa: S311 - it simulates
-        request = plan.request
-        strength = request.mean * (1 - request.mean) / request.spread**2 - 1
-        up, down = (max(share * strength, 0.05) for share in (request.mean, 1 - request.mean))
-        size = request.submissions
-        self._truth = [self._chance.betavariate(up, down) for _ in range(size)]
+        size = plan.request.submissions
+        self._truth = true_ratios(plan.request, self._chance)
         self._up, self._total = [0] * size, [0] * size
         self._names = [f"submission-{place}" for place in range(size)]
         self._places = {name: place for place, name in enumerate(self._names)}
@@ -173,19 +170,39 @@ class _Season:
     def _is_shown(
         self, board: Sequence[Standing], counts: dict[str, VoteCount], alpha: float
     ) -> bool:
-        leader, others = board[0], board[1:]
         within = self._plan.assignment.within
-        if self._plan.rule is not RankingRule.THUMBS_UP:
-            margin = margin_of(self._plan.rule, within)
-            return all(leader.score.low - other.score.high >= -margin for other in others)
-        return all(
-            compare(
-                counts[leader.submission_id],
-                counts[other.submission_id],
-                margin=within,
-                members=len(board),
-                alpha=alpha,
-                foretells=False,
-            ).is_within
-            for other in others
-        )
+        if self._plan.rule is RankingRule.THUMBS_UP:
+            return _is_settled(board, counts, within, alpha)
+        margin = margin_of(self._plan.rule, within)
+        return all(board[0].score.low - other.score.high >= -margin for other in board[1:])
+
+
+def true_ratios(request: SimulationRequest, chance: random.Random) -> list[float]:
+    """Draw the true ratio of each submission."""
+    strength = request.mean * (1 - request.mean) / request.spread**2 - 1
+    up, down = (max(share * strength, 0.05) for share in (request.mean, 1 - request.mean))
+    return [chance.betavariate(up, down) for _ in range(request.submissions)]
+
+
+def settled_leader(counts: Mapping[str, VoteCount], within: float, alpha: float) -> str | None:
+    """Return the leader by thumbs if it is known to be within the margin of the best."""
+    board = standings(RankingRule.THUMBS_UP, counts, (), (), alpha=alpha)
+    is_known = len(board) == len(counts) and _is_settled(board, counts, within, alpha)
+    return board[0].submission_id if is_known else None
+
+
+def _is_settled(
+    board: Sequence[Standing], counts: Mapping[str, VoteCount], within: float, alpha: float
+) -> bool:
+    leader, others = board[0], board[1:]
+    return all(
+        compare(
+            counts[leader.submission_id],
+            counts[other.submission_id],
+            margin=within,
+            members=len(board),
+            alpha=alpha,
+            foretells=False,
+        ).is_within
+        for other in others
+    )
