@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0068"
-down_revision = "0064"
+down_revision = "0065"
 
 
 def upgrade() -> None:
