@@ -1,4 +1,4 @@
-"""How long a deployment's last waking took, and for whom it makes room, for the sleep policy `worth`.
+"""Two columns of a deployment for the sleep policy `worth`: how long its last waking took, and for whom it makes room.
 
 The version before leaves both empty, and goes on sending conversations to a deployment that makes room.
 """

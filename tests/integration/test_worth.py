@@ -1,4 +1,4 @@
-"""Who is awake by worth: who makes room, for whom, and where conversations go meanwhile. Cluster and model servers are in memory."""
+"""Tests who is awake by worth: who makes room, for whom, and where conversations go meanwhile. Cluster and model servers are in memory."""
 
 from __future__ import annotations
 

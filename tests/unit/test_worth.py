@@ -81,7 +81,7 @@ def test_a_long_swap_is_not_made_for_ratings_of_a_moment() -> None:
     for wake_s, changes in ((120.0, False), (0.0, True)):
         twin = contender("twin", 72, 43, wake_s=wake_s)
         found = worths([leader, one, twin], MARGIN)
-        assert 0 < evidence(leader.votes, twin.votes, MARGIN)
+        assert evidence(leader.votes, twin.votes, MARGIN) > 0
         assert (best_change(found, ["one"], ["twin"]) is not None) is changes
 
 

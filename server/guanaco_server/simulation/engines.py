@@ -43,7 +43,7 @@ class SharedPlan:
 
 @dataclass(frozen=True)
 class SharedSeason:
-    """When the verdict came, in seconds, and after how many ratings and changes; ``is_decided`` is false where the ratings did not do."""
+    """The verdict of a season, with the seconds, ratings and changes until it came; ``is_decided`` is false where the ratings did not do."""
 
     seconds: float
     ratings: int
