@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0068"
-down_revision = "0065"
+down_revision = "0069"
 
 
 def upgrade() -> None:
