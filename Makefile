@@ -57,7 +57,7 @@ bench-gateway: setup  ## the chat gateway beside nginx, vllm-router and FastAPI 
 bench-characters: both  ## computed tokens and TTFT over four replicas, by how conversations find their character's prefix (ARGS='--conversations=60 --seeds=0')
 	@$(BIN)/python benchmarks/characters.py $(ARGS)
 
-bench-lorebook: both  ## vLLM's prefix cache under a lorebook, against entries at the top and none (ARGS='--turns=20')
+bench-lorebook: both  ## vLLM's prefix cache under a lorebook or summaries, against both at the top and none (ARGS='--turns=20')
 	@$(BIN)/python benchmarks/lorebook_cache.py $(ARGS)
 
 bench-memory: setup  ## planted facts that are in the prompt, by what is recalled (ARGS='--turns=400 --seeds=0,1,2')

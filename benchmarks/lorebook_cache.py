@@ -1,10 +1,11 @@
-"""vLLM's prefix cache under a lorebook: entries where Guanaco puts them, at the top as editors do, and none.
+"""vLLM's prefix cache under a lorebook, and under summaries: where Guanaco puts them, at the top as editors do, and none.
 
     make bench-lorebook ARGS='--conversations=4 --turns=50'
 
 One real vLLM server with the demo's tiny model, and the platform's own prompts, cut to a budget as in production. In two of
 five messages the user speaks of something that one of 20 entries tells about. At the top means: behind the persona stand
-the entries whose keys were said in the newest 4 messages. Hits are vLLM's own count. Prints a table, then one line of JSON.
+the entries whose keys were said in the newest 4 messages, or the newest summary. Summaries are the rule's, of 128 tokens at
+most. Hits are vLLM's own count. Prints a table, then one line of JSON.
 """
 
 from __future__ import annotations
@@ -39,15 +40,17 @@ from guanaco.lore import Lorebook, LoreEntry  # noqa: E402
 from guanaco.prompts import PRESETS  # noqa: E402
 from guanaco.submissions import GenerationParams  # noqa: E402
 from guanaco_server.artifacts.stores.local import LocalStore  # noqa: E402
+from guanaco_server.chat.memory.digest import digest  # noqa: E402
 from guanaco_server.demo.hub_server import LocalHub  # noqa: E402
 from guanaco_server.demo.tiny_repo import make_tiny_repo  # noqa: E402
 from guanaco_server.deployments.model_server import Generation  # noqa: E402
 from guanaco_server.deployments.vllm_server import VllmServer  # noqa: E402
-from guanaco_server.lore.activation import triggered  # noqa: E402
-from guanaco_server.prompts.layouts import Utterance  # noqa: E402
+from guanaco_server.lore.activation import tokens, triggered  # noqa: E402
+from guanaco_server.prompts.layouts import Summary, Utterance  # noqa: E402
 from guanaco_server.prompts.lore import asked  # noqa: E402
 from guanaco_server.prompts.room import build_prompts  # noqa: E402
 from guanaco_server.prompts.service import PromptService  # noqa: E402
+from guanaco_server.prompts.summaries import unsummarized  # noqa: E402
 from tests.fixtures.serializer_jobs import KEY, REPO, job_for, make_artifact  # noqa: E402
 
 REPLY = GenerationParams(temperature=1.0, max_output_tokens=32)
@@ -63,12 +66,13 @@ BOOK = Lorebook(
         for place, thing in enumerate(THINGS)
     )
 )
-CHOICES = ("none", "lorebook", "top")
+CHOICES = ("none", "lorebook", "top", "summary", "summary at the top")
+SUMMARY_TOKENS = 128
 
 
 @dataclass(frozen=True)
 class Figures:
-    """``of_none`` is the share of the cached tokens that there were without a lorebook."""
+    """``of_none`` is the share of the cached tokens that there were without either; ``told`` counts entries and summaries."""
 
     choice: str
     prompt_tokens: int
@@ -86,6 +90,8 @@ class Talk:
     ttfts_ms: list[float] = field(default_factory=list)
     prompt_tokens: int = 0
     told: int = 0
+    written: Summary | None = None  # and not shown yet
+    newest: Summary | None = None
 
 
 class Folder:
@@ -177,17 +183,25 @@ async def measure(
 async def say(
     choice: str, vllm: VllmServer, endpoint: str, prompts: PromptService, one: Talk, said: str
 ) -> None:
-    question = asked(one.bot, one.turns, said)
+    question = asked(one.bot, one.turns, said)._replace(position=len(one.turns) + 1)
+    if choice.startswith("summary"):
+        one.told += one.written is not None
+        question = question._replace(summary=one.written)
+        one.written = None
     one.turns.append(question)
     one.told += len(question.lore)
-    bot = at_the_top(one) if choice == "top" else one.bot
+    bot, turns = one.bot, one.turns
+    if choice == "top":
+        bot = at_the_top(one)
+    if choice == "summary at the top":
+        bot, turns = with_summary(one), [turn._replace(summary=None) for turn in one.turns]
     prompt = await prompts.render(
         formatter=PRESETS["pygmalion"],
         artifact_key=KEY,
         max_input_tokens=BUDGET,
         bot=bot,
         user_name="Kim",
-        turns=one.turns,
+        turns=turns,
     )
     started, first, reply = time.perf_counter(), 0.0, ""
     async for chunk in vllm.generate(endpoint, Generation(MODEL, prompt, REPLY)):
@@ -195,7 +209,26 @@ async def say(
         reply += chunk.text
         one.prompt_tokens += chunk.prompt_tokens
     one.ttfts_ms.append((first - started) * 1_000)
-    one.turns.append(Utterance(Sender.BOT, reply.strip() or "…"))
+    place = len(one.turns) + 1
+    one.turns.append(Utterance(Sender.BOT, reply.strip() or "…", position=place))
+    if choice.startswith("summary"):
+        summarize(one)
+
+
+def summarize(one: Talk) -> None:
+    """Write what is due, as the platform does after a turn."""
+    due = unsummarized(one.turns, room=BUDGET - tokens(one.bot.memory))
+    if due is not None:
+        before = due.previous.text if due.previous else ""
+        text = digest(before, due.turns, one.bot.name, SUMMARY_TOKENS)
+        one.written = one.newest = Summary(text, due.until, "rule")
+
+
+def with_summary(one: Talk) -> Bot:
+    """The bot with the newest summary behind the persona."""
+    if one.newest is None:
+        return one.bot
+    return one.bot.model_copy(update={"memory": f"{one.bot.memory}\n{one.newest.text}"})
 
 
 def at_the_top(one: Talk) -> Bot:
@@ -209,11 +242,11 @@ def at_the_top(one: Talk) -> Bot:
 
 def show(figures: Sequence[Figures]) -> None:
     print(
-        f"{'':<10}{'prompt tokens':>14}{'cached':>10}{'of none':>9}{'computed':>10}{'told':>6}{'TTFT p50':>10}"
+        f"{'':<20}{'prompt tokens':>14}{'cached':>10}{'of none':>9}{'computed':>10}{'told':>6}{'TTFT p50':>10}"
     )
     for each in figures:
         print(
-            f"{each.choice:<10}{each.prompt_tokens:>14,}{each.cached_tokens:>10,}{each.of_none:>9.1%}"
+            f"{each.choice:<20}{each.prompt_tokens:>14,}{each.cached_tokens:>10,}{each.of_none:>9.1%}"
             f"{each.computed_tokens:>10,}{each.told:>6}{each.ttft_p50_ms:>7.1f} ms"
         )
 

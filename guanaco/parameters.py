@@ -88,7 +88,7 @@ class GenerationParams(BaseModel):
         default=0,
         ge=0,
         le=2_048,
-        description="Tokens for a summary of what was said before, which is written in the background when the conversation outgrows its prompt; 0 shows none. At most an eighth of max_input_tokens is used.",
+        description="Tokens for a summary of what was said before, which is written in the background when the conversation outgrows its prompt; 0 shows none. At most an eighth of the room beside the persona is used.",
         exclude_if=_is_zero,
     )
     max_output_tokens: Annotated[

@@ -1,6 +1,7 @@
-"""The summary that was shown with a user's message, what a conversation carries from the last one, and up to where it is forgotten.
+"""Summaries: those shown with a user's message, the one that waits to be shown, what is carried from the last conversation, and up to where it is forgotten.
 
-The version before writes messages without a summary, leaves them out of its prompts, and remembers what was forgotten.
+The version before writes messages without a summary, leaves them out of its prompts, and remembers what was forgotten. While it runs
+beside this one, what it erases or edits may still be in a summary or in what later conversations carry.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def upgrade() -> None:
     )
     op.add_column("messages", sa.Column("summary", json))
     op.add_column("conversations", sa.Column("carried", json))
-    op.add_column(
-        "conversations",
-        sa.Column("forgotten_until", sa.Integer(), nullable=False, server_default="0"),
-    )
+    op.add_column("conversations", sa.Column("written", json))
+    for name in ("forgotten_until", "change_count"):
+        counter = sa.Column(name, sa.Integer(), nullable=False, server_default="0")
+        op.add_column("conversations", counter)

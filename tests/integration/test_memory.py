@@ -15,7 +15,7 @@ from guanaco.competitions import OPEN, CompetitionRequest, DuelRule, MemoryRule
 from guanaco.parameters import GenerationParams
 from guanaco_server.competitions.service import OPEN_COMPETITION
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.memory_server import MemoryModelServer
+from guanaco_server.deployments.memory_server import MemoryModelServer, Script
 from guanaco_server.deployments.model_server import Chunk, Generation, ModelServerFault
 from tests.fixtures.world import World
 
@@ -290,11 +290,12 @@ async def test_memory_is_of_its_own_app_and_an_admins_reading_is_noted(database:
 async def test_a_character_remembers_the_last_conversation(database: Database) -> None:
     server = NotingServer("nothing of it")
     world, http, _ = await talking(database, server)
-    card = {"name": "Ada", "description": "An owl.", "greetings": ["Hello."]}
-    character = (await http.post("/characters", json=card)).json()["id"]
+    character = (await http.post("/characters", json=CARD)).json()["id"]
     first = await opened(http, character=character)
     await say(http, first, FACT)
+    world.clock.advance(1)
     second = await opened(http, character=character, remember=True)
+    world.clock.advance(1)
     await say(http, second, "Hello again.")
     assert f"{BEGINS}The user: {FACT}" in prompt(server)
     assert (await remembered(http, second))["carried"]["conversation_id"] == first
@@ -307,6 +308,159 @@ async def test_a_character_remembers_the_last_conversation(database: Database) -
         await say(http, talk, "Go on.")
         assert FACT not in prompt(server)
         assert (await remembered(http, talk))["carried"] is None
+
+
+CARD = {"name": "Ada", "description": "An owl.", "greetings": ["Hello."]}
+
+
+async def two_talks(
+    database: Database, server: NotingServer | None = None, **second: Any
+) -> tuple[World, httpx.AsyncClient, str, str]:
+    """The fact is told in the first one, and the second one remembers it."""
+    world, http, _ = await talking(database, server or NotingServer("nothing of it"))
+    character = (await http.post("/characters", json=CARD)).json()["id"]
+    first = await opened(http, character=character)
+    await say(http, first, FACT)
+    world.clock.advance(1)
+    return world, http, first, await opened(http, character=character, remember=True, **second)
+
+
+async def test_what_is_carried_is_shown_behind_an_imported_history(database: Database) -> None:
+    said = [{"sender": "user", "content": "Hi."}, {"sender": "bot", "content": "Yes?"}]
+    world, http, _, second = await two_talks(database, history=said)
+    await say(http, second, "Hello again.")
+    assert FACT in world.adapters.model_server.generations[-1].prompt  # type: ignore[attr-defined]
+
+
+async def test_who_is_erased_while_a_conversation_opens_is_not_remembered(
+    database: Database,
+) -> None:
+    world, http, _, second = await two_talks(database)
+    await say(http, second, "Hello.")
+    world.clock.advance(1)
+    assign = world.routing.assign
+
+    async def slowly(*args: Any, **more: Any) -> Any:
+        answer = await http.post("/users/erase", json={"user_id": "u"})
+        assert answer.status_code == 200, answer.text
+        return await assign(*args, **more)
+
+    world.routing.assign = slowly  # type: ignore[method-assign]
+    card = (await http.get("/characters")).json()["items"][0]["id"]
+    third = await opened(http, character=card, remember=True)
+    assert (await remembered(http, third))["carried"] is None
+
+
+async def test_an_erasure_during_a_turn_reaches_it(database: Database) -> None:
+    gate, reached = asyncio.Event(), asyncio.Event()
+
+    class Held(NotingServer):
+        async def generate(
+            self, endpoint: str, generation: Generation
+        ) -> AsyncGenerator[Chunk, None]:
+            if "Hello again." in generation.prompt:
+                reached.set()
+                await gate.wait()
+            async for chunk in super().generate(endpoint, generation):
+                yield chunk
+
+    server = Held("nothing of it")
+    _, http, first, second = await two_talks(database, server)
+    turn = asyncio.create_task(say(http, second, "Hello again."))
+    await reached.wait()
+    assert (await http.delete(f"/conversations/{first}")).status_code == 204
+    gate.set()
+    await turn
+    await say(http, second, "Go on.")
+    assert FACT not in prompt(server)
+    assert (await remembered(http, second))["summaries"] == []
+
+
+async def test_a_source_is_known_through_a_memory_that_was_erased(database: Database) -> None:
+    server = NotingServer("nothing of it")
+    world, http, first, second = await two_talks(database, server)
+    await say(http, second, "Hello again.")
+    world.clock.advance(1)
+    card = (await http.get("/characters")).json()["items"][0]["id"]
+    third = await opened(http, character=card, remember=True)
+    assert (await http.delete(f"/conversations/{second}/memory")).status_code == 204
+    assert (await http.delete(f"/conversations/{first}")).status_code == 204
+    await say(http, third, "Hello again.")
+    assert FACT not in prompt(server)
+
+
+async def test_a_message_that_is_deleted_is_carried_no_more(database: Database) -> None:
+    server = NotingServer("nothing of it")
+    _, http, first, second = await two_talks(database, server)
+    told = (await http.get(f"/conversations/{first}")).json()["messages"][0]["id"]
+    assert (await http.delete(f"/conversations/{first}/messages/{told}")).status_code == 204
+    await say(http, second, "Hello again.")
+    assert FACT not in prompt(server)
+
+
+async def test_another_process_shows_what_one_has_written(database: Database) -> None:
+    server = NotingServer(NOTES)
+    world, http, talk = await talking(database, server)
+    await say(http, talk, FACT)
+    for place in range(40):
+        world.replies.forget([talk])  # as if the turn came to another process
+        await go_on(world, http, talk, [place])
+    shown = (await remembered(http, talk))["summaries"]
+    assert len(shown) > 3
+    assert len(server.asked_for_notes) <= len(shown) + 1
+
+
+async def test_a_model_that_writes_nothing_of_use_is_not_asked_at_every_turn(
+    database: Database,
+) -> None:
+    server = NotingServer("Buy gold watches.")
+    server.scripts = [Script(("…",))]
+    world, http, talk = await talking(database, server)
+    for _ in range(40):
+        await say(http, talk, "… … … … … … … … … … … … … … … …")
+        await world.platform.rooms.chat.summaries.finish()
+    assert not server.asked_for_notes, "there is nothing to tell"
+    assert (await remembered(http, talk))["summaries"] == []
+
+
+async def test_what_a_database_cannot_hold_is_left_out(database: Database) -> None:
+    server = NotingServer(f"{NOTES}\x00\ud800")
+    world, http, talk = await talking(database, server)
+    await say(http, talk, FACT)
+    await go_on(world, http, talk, range(20))
+    assert (await remembered(http, talk))["summaries"][-1]["text"] == NOTES
+
+
+async def test_a_correction_longer_than_a_summary_is_refused(database: Database) -> None:
+    _, http, talk = await talking(database, NotingServer(NOTES))
+    await say(http, talk, FACT)
+    text = {"summary": "Kim has a stoat. " * 20}
+    answer = await http.put(f"/conversations/{talk}/memory", json=text)
+    assert (answer.status_code, answer.json()["error"]) == (422, "invalid_input")
+    assert "at most" in answer.text
+
+
+async def test_an_edit_leaves_the_apps_own_text(database: Database) -> None:
+    world, http, talk = await talking(database, NotingServer(NOTES))
+    await go_on(world, http, talk, range(30))
+    text = {"summary": "Kim has a stoat."}
+    assert (await http.put(f"/conversations/{talk}/memory", json=text)).status_code == 200
+    first = (await http.get(f"/conversations/{talk}")).json()["messages"][1]["id"]
+    path = f"/conversations/{talk}/messages/{first}"
+    assert (await http.patch(path, json={"content": "Hm."})).status_code == 200
+    assert [one["text"] for one in (await remembered(http, talk))["summaries"]] == list(
+        text.values()
+    )
+
+
+async def test_a_long_persona_leaves_room_for_the_turns(database: Database) -> None:
+    server = NotingServer(None)
+    params = GenerationParams(max_input_tokens=400, summary_tokens=50, max_output_tokens=64)
+    world, http, _ = await talking(database, server, params, summary_writer="rule")
+    talk = await opened(http, bot={"name": "Ada", "memory": "An owl. " * 120})
+    await go_on(world, http, talk, range(40))
+    assert len((await remembered(http, talk))["summaries"]) <= 12
+    assert prompt(server).count(BEGINS) <= 2
 
 
 async def test_only_a_stored_character_remembers(database: Database) -> None:

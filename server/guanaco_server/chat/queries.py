@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import (
     CursorResult,
@@ -243,11 +244,29 @@ async def change_messages(session: AsyncSession, conversation_id: str, now: date
             ConversationRow.id == conversation_id,
             or_(ConversationRow.turn_token.is_(None), ConversationRow.turn_until < now),
         )
-        .values(message_count=ConversationRow.message_count + 1, turn_token=None, turn_until=None)
+        .values(
+            message_count=ConversationRow.message_count + 1,
+            change_count=ConversationRow.change_count + 1,
+            written=None,
+            turn_token=None,
+            turn_until=None,
+        )
         .returning(ConversationRow.message_count)
         .execution_options(synchronize_session=False)
     )
     return count is not None
+
+
+async def keep_summary(
+    session: AsyncSession, conversation_id: str, change_count: int, written: dict[str, Any]
+) -> None:
+    """Keep a summary until it is shown, unless what it was made of was changed meanwhile."""
+    await session.execute(
+        update(ConversationRow)
+        .where(ConversationRow.id == conversation_id, ConversationRow.change_count == change_count)
+        .values(written=written)
+        .execution_options(synchronize_session=False)
+    )
 
 
 async def delete_messages(session: AsyncSession, message_ids: Sequence[str]) -> None:

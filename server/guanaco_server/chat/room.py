@@ -154,6 +154,7 @@ def build_chat(
     )
     histories = HistoryCache()
     summaries = SummaryWriter(
+        database,
         model_server,
         prompts,
         places,
@@ -179,7 +180,7 @@ def build_chat(
     return ChatRoom(
         conversations=conversations,
         editor=ConversationEditor(database, clock),
-        memory=MemoryService(database, clock, audit),
+        memory=MemoryService(database, clock, audit, routing),
         replies=replies,
         previews=PreviewService(submissions, routing, generator),
         generator=generator,

@@ -22,7 +22,8 @@ class ConversationRow(Table):
     remembers the messages that they have changed, and the leaderboard that they are to be measured again.
 
     ``variant`` is that of the A/B experiment it is in; ``decision`` is how it was assigned, where that can be repeated.
-    ``carried`` is what is remembered of the user's last conversation with the character, and of which.
+    ``carried`` is what is remembered of the user's last conversation with the character, and of which; ``written`` a summary that
+    waits for the user's next message. ``change_count`` grows when older messages or the memory are changed: what was written before is stale.
     What was said up to the position ``forgotten_until`` is not remembered: the app had it erased.
     """
 
@@ -61,6 +62,8 @@ class ConversationRow(Table):
     message_count: Mapped[int] = mapped_column(default=0)
     measured_count: Mapped[int] = mapped_column(default=-1)  # -1: not yet, see records.py
     carried: Mapped[dict[str, Any] | None] = mapped_column(JsonColumn)
+    written: Mapped[dict[str, Any] | None] = mapped_column(JsonColumn)
+    change_count: Mapped[int] = mapped_column(default=0, server_default="0")
     forgotten_until: Mapped[int] = mapped_column(default=0, server_default="0")
     turn_token: Mapped[str | None] = mapped_column(String(32))
     turn_until: Mapped[datetime | None] = mapped_column(UtcDateTime, index=True)

@@ -22,9 +22,11 @@ from guanaco.chat import (
 )
 from guanaco.competitions import CHOSEN
 from guanaco.errors import ConversationBusy, ConversationNotFound, InvalidInput, MessageNotFound
+from guanaco.memory import Author
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat import queries
 from guanaco_server.chat.conversations.service import read_message, read_messages
+from guanaco_server.chat.memory.carrying import erase_carried
 from guanaco_server.chat.tables import ConversationRow, MessageRow, ReplyChoiceRow
 from guanaco_server.database.database import Database
 from guanaco_server.database.paging import TimeCursor
@@ -88,6 +90,7 @@ class ConversationEditor:
             rows = await queries.messages_of(session, [conversation_id])
             row = _present(rows, message_id)
             _drop_summaries(rows, row.position)
+            await erase_carried(session, [conversation_id])
             if row.sender == Sender.BOT and not row.is_imported and row.original is None:
                 row.original = row.content
             row.content, row.edited_at = changes.content, self._clock.now()
@@ -102,6 +105,7 @@ class ConversationEditor:
             row = _present(rows, message_id)
             first, last = _group(rows, rows.index(row))
             _drop_summaries(rows, rows[first].position)
+            await erase_carried(session, [conversation_id])
             gone = [one.id for one in (rows[first:] if with_following else rows[first:last])]
             for listener in self._deletion_listeners:
                 await listener(session, gone)
@@ -205,9 +209,10 @@ def _present(rows: Sequence[MessageRow], message_id: str) -> MessageRow:
 
 
 def _drop_summaries(rows: Sequence[MessageRow], position: int) -> None:
-    """Remove the summaries of what is changed at this position: they are written anew."""
+    """Remove the summaries of what is changed at this position: they are written anew. The app's own text stays."""
     for row in rows:
-        if row.summary is not None and row.summary["until"] >= position:
+        told = row.summary
+        if told is not None and told["until"] >= position and told["by"] != Author.APP:
             row.summary = None
 
 

@@ -25,7 +25,6 @@ from guanaco_server.chat.tables import ConversationRow, MessageRow
 from guanaco_server.database.database import Database
 from guanaco_server.database.direct import lost_connection, text_array
 from guanaco_server.database.group_commit import GroupCommit
-from guanaco_server.lore.activation import tokens
 from guanaco_server.prompts import lore, recall, summaries
 from guanaco_server.prompts.layouts import Summary, Utterance, lore_of
 from guanaco_server.prompts.transcript import Transcript
@@ -44,7 +43,8 @@ HISTORY_CACHE_CHARS = (
 class History:
     """``turns`` are the messages that are not deleted; ``tail`` are the ids of those after the last user message, ``variant`` is of an experiment, ``began_at`` in seconds since 1970.
 
-    ``written`` is a summary that was not shown yet: the next message of the user will be. What was said up to ``forgotten_until`` is not remembered. ``prefix`` is what its prompts begin with, as other conversations' may.
+    ``written`` is a summary that was not shown yet: it will be with the user's next message. Nothing worth telling was found up to
+    ``tried_until``. What was said up to ``forgotten_until`` is not remembered. ``change_count`` counts changes of older messages. ``prefix`` is what its prompts begin with, as other conversations' may.
     """
 
     conversation_id: str
@@ -61,6 +61,8 @@ class History:
     tail: list[str] = field(default_factory=list)
     is_last_imported: bool = False
     forgotten_until: int = 0
+    change_count: int = 0
+    tried_until: int = 0
     written: Summary | None = field(default=None, compare=False)
     character: str | None = None
     prefix: SharedPrefix | None = field(default=None, compare=False)
@@ -116,7 +118,7 @@ class History:
         written, self.written = self.written, None
         if written is None:
             return None
-        budget = min(budget, prompt_tokens // summaries.SUMMARY_PART)
+        budget = self.summary_budget(prompt_tokens, budget)
         shown = replace(written, text=summaries.within_budget(written.text, budget))
         self._replace_newest(self.turns[-1]._replace(summary=shown))
         return shown
@@ -126,13 +128,30 @@ class History:
         if self.written is not None:
             return None
         return summaries.unsummarized(
-            self.turns, room=self._room(prompt_tokens), forgotten_until=self.forgotten_until
+            self.turns,
+            room=self._room(prompt_tokens),
+            forgotten_until=self.forgotten_until,
+            tried_until=self.tried_until,
         )
+
+    def summary_budget(self, prompt_tokens: int, budget: int) -> int:
+        """Return the tokens that one summary may take."""
+        return summaries.summary_budget(prompt_tokens, self._fixed_texts, budget)
+
+    def note_written(self, summary: Summary) -> None:
+        """Take what was written: to be shown, or nothing, so that it is not tried again at once."""
+        if summary.text:
+            self.written = summary
+        else:
+            self.tried_until = summary.until
 
     def _room(self, prompt_tokens: int) -> int:
         """Estimate the tokens that a prompt has for turns."""
-        bot = self.bot
-        return prompt_tokens - sum(map(tokens, (bot.memory, bot.prompt, bot.post_history)))
+        return summaries.room_of(prompt_tokens, self._fixed_texts)
+
+    @property
+    def _fixed_texts(self) -> tuple[str, ...]:
+        return self.bot.memory, self.bot.prompt, self.bot.post_history
 
     def _replace_newest(self, turn: Utterance) -> None:
         self.size -= self._size(self.turns.pop())
@@ -197,7 +216,7 @@ AT_ONCE = 16  # histories of 20 messages hold the event loop for 2 ms
 
 READ = """
 SELECT c.id, c.account_id, c.submission_id, c.user_id, c.user_name, c.bot, c.message_count, c.competition,
-c.experiment, c.variant, extract(epoch FROM c.created_at), c.forgotten_until, c.carried, c.character, (
+c.experiment, c.variant, extract(epoch FROM c.created_at), c.forgotten_until, c.change_count, c.carried, c.written, c.character, (
     SELECT json_agg(json_build_array(m.position, m.id, m.sender, m.content, m.is_imported, m.lore, m.recalled, m.summary))
     FROM messages m WHERE m.conversation_id = c.id AND NOT m.is_deleted
 )
@@ -218,7 +237,9 @@ READ_ONE = select(
     ConversationRow.variant,
     (func.julianday(ConversationRow.created_at) - EPOCH_DAY) * DAY_S,
     ConversationRow.forgotten_until,
+    ConversationRow.change_count,
     type_coerce(ConversationRow.carried, Text),
+    type_coerce(ConversationRow.written, Text),
     ConversationRow.character,
     select(
         func.json_group_array(
@@ -244,6 +265,7 @@ MESSAGES = msgspec.json.Decoder(
     list[tuple[int, str, str, str, bool | int, Places, Places, Summary | None]]
 )
 CARRIED = msgspec.json.Decoder(dict[str, Any])
+WRITTEN = msgspec.json.Decoder(Summary)
 SENDERS = {sender.value: sender for sender in Sender}
 BOTS = reader(Bot)
 
@@ -317,14 +339,13 @@ def _history(row: Sequence[Any]) -> History:
     A message whose sender only a newer version knows is left out: no prompt of this version can name it.
     """
     conversation_id, account_id, submission_id, user_id, user_name, bot, *rest = row
-    count, competition, experiment, variant, began_at, forgotten_until, carried, character, kept = (
-        rest
-    )
+    count, competition, experiment, variant, began_at, *memory, character, kept = rest
+    forgotten_until, change_count, carried, written = memory
     kept_messages = sorted(MESSAGES.decode(kept), key=itemgetter(0)) if kept else []
     messages = [message for message in kept_messages if message[2] in SENDERS]
     asked = [place for place, message in enumerate(messages) if message[2] == Sender.USER]
     read_bot = BOTS.from_json(bot)
-    return History(
+    history = History(
         conversation_id=conversation_id,
         account_id=account_id,
         submission_id=submission_id,
@@ -339,9 +360,21 @@ def _history(row: Sequence[Any]) -> History:
         tail=[message[1] for message in messages[asked[-1] + 1 if asked else 0 :]],
         is_last_imported=bool(messages and messages[-1][4]),
         forgotten_until=int(forgotten_until),
+        change_count=int(change_count),
         character=character,
-        written=None if asked else carried_summary(CARRIED.decode(carried) if carried else None),
     )
+    _note_unshown(history, carried, written)
+    return history
+
+
+def _note_unshown(history: History, carried: str | None, written: str | None) -> None:
+    """Take what was carried or written and is in no message yet."""
+    shown = summaries.last_shown(history.turns)
+    until = -1 if shown is None or shown.summary is None else shown.summary.until
+    if shown is None and carried:
+        history.written = carried_summary(CARRIED.decode(carried))
+    if written and (waiting := WRITTEN.decode(written)).until > until:
+        history.note_written(waiting)
 
 
 def _turns(bot: Bot, messages: Sequence[Sequence[Any]]) -> list[Utterance]:

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
+from typing import Any
 
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -44,7 +45,7 @@ from guanaco_server.chat import queries
 from guanaco_server.chat.conversations import records
 from guanaco_server.chat.conversations.history import History, carried_summary
 from guanaco_server.chat.conversations.persona_fit import PersonaFit
-from guanaco_server.chat.memory.carrying import carried_into, erase_carried
+from guanaco_server.chat.memory.carrying import are_sources_there, carried_into, erase_carried
 from guanaco_server.chat.personas.service import PersonaShortener
 from guanaco_server.chat.tables import ConversationRow, ErasedConversationRow, MessageRow
 from guanaco_server.competitions.service import CompetitionService
@@ -193,7 +194,7 @@ class ConversationService:
 
     async def _carried(
         self, account: Account, request: ConversationRequest, character: str | None
-    ) -> dict[str, str] | None:
+    ) -> dict[str, Any] | None:
         """Return what the character remembers of the user's last conversation with it, where the app wants that."""
         if not request.remember or character is None:
             return None
@@ -383,6 +384,8 @@ class ConversationService:
         if exposure is not None:
             row.experiment, row.variant = exposure.experiment, exposure.variant.name
         async with self._database.write(is_urgent=True) as session:
+            if row.carried is not None and not await are_sources_there(session, row.carried):
+                row.carried = None  # erased while the submission was chosen
             session.add(row)
             session.add_all(_imported(row, history))
             await self._routing.record(session, assigned, REPEATABLE_FOR)

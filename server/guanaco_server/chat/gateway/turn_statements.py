@@ -61,7 +61,13 @@ class SqliteTurns:
         )
         if count is None:
             return False
-        session.add_all(_rows(turn, count))
+        rows = _rows(turn, count)
+        if (
+            count - added != lease.message_count
+        ):  # changed meanwhile: a summary may tell what is erased
+            for row in rows:
+                row.summary = None
+        session.add_all(rows)
         await queries.mark_deleted(session, turn.superseded)
         if turn.continued is not None:
             await queries.continue_message(session, turn.continued)
@@ -139,7 +145,8 @@ GIVEN_BACK = """given_back AS (
         conversations.turn_token = turns.token
         OR conversations.turn_token IS NULL AND conversations.message_count = turns.known
     ) AND is_ours
-    RETURNING conversations.id, conversations.message_count
+    RETURNING conversations.id, conversations.message_count,
+        conversations.message_count - turns.added <> turns.known AS is_changed
 )"""
 IS_HELD = """(
         NOT EXISTS (SELECT 1 FROM kept_answers k WHERE k.id = turns.id)
@@ -153,7 +160,8 @@ STORED = """stored AS (
     )
     SELECT m.id, m.conversation_id, given_back.message_count - m.before_last, m.sender, m.content,
         m.created_at, false, m.finish_reason, m.prompt_tokens, m.completion_tokens, m.ttft_ms, m.total_ms,
-        m.reward_score, m.lore, m.recalled, m.summary
+        m.reward_score, m.lore, m.recalled,
+        CASE WHEN NOT given_back.is_changed THEN m.summary END
     FROM jsonb_to_recordset($2::jsonb) AS m(
         id text, conversation_id text, before_last int, sender text, content text,
         created_at timestamptz, finish_reason text, prompt_tokens int, completion_tokens int,

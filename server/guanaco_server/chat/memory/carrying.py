@@ -12,10 +12,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import ColumnElement, exists, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
 
-from guanaco_server.chat import queries
 from guanaco_server.chat.memory.digest import digest
 from guanaco_server.chat.tables import ConversationRow, MessageRow
 from guanaco_server.database.database import Database
@@ -40,49 +40,54 @@ async def carried_into(
         last = await _last_with(session, account_id, user_id, character.partition("@")[0])
         if last is None:
             return None
-        messages = await queries.messages_of(session, [last.id])
-    shown = [message for message in messages if message.summary is not None]
-    newest = shown[-1].summary if shown else None
+        shown = await _newest(session, last.id, MessageRow.summary.is_not(None), count=1)
+        newest = shown[0].summary if shown else None
+        messages = await _newest(session, last.id, MessageRow.is_deleted.is_(False))
     before = newest or last.carried or {}
     until = max(last.forgotten_until, newest["until"] if newest else 0)
     said = [
         Utterance(message.sender, message.content, position=message.position)
-        for message in messages
-        if message.position > until and not message.is_deleted
+        for message in reversed(messages)
+        if message.position > until
     ]
     text = await asyncio.to_thread(
-        digest, before.get("text", ""), said[-MOST_MESSAGES:], last.bot.name, CARRIED_TOKENS
+        digest, before.get("text", ""), said, last.bot.name, CARRIED_TOKENS
     )
-    return {"text": text, "from": last.id} if text else None
+    sources = [last.id, *(last.carried or {}).get("sources", ())]
+    return {"text": text, "from": last.id, "sources": sources} if text else None
+
+
+async def are_sources_there(session: AsyncSession, carried: dict[str, Any]) -> bool:
+    """Tell whether all conversations that something was carried from are there still; until the transaction ends they are."""
+    found = await session.scalars(
+        select(ConversationRow.id)
+        .where(ConversationRow.id.in_(carried["sources"]))
+        .with_for_update(read=True)
+    )
+    return len(found.all()) == len(set(carried["sources"]))
 
 
 async def erase_carried(session: AsyncSession, conversation_ids: Sequence[str]) -> None:
     """Within the caller's transaction, which erases these conversations: erase what later ones carry of them."""
-    users = await session.execute(
-        select(ConversationRow.account_id, ConversationRow.user_id)
-        .where(ConversationRow.id.in_(conversation_ids))
-        .distinct()
-    )
-    for account_id, user_id in users.all():
-        carrying = await session.execute(
-            select(ConversationRow.id, ConversationRow.carried).where(
-                ConversationRow.account_id == account_id,
-                ConversationRow.user_id == user_id,
-                ConversationRow.carried.is_not(None),
-            )
+    source = aliased(ConversationRow)
+    carrying = await session.execute(
+        select(ConversationRow.id, ConversationRow.carried).where(
+            ConversationRow.carried.is_not(None),
+            exists().where(
+                source.id.in_(conversation_ids),
+                source.account_id == ConversationRow.account_id,
+                source.user_id == ConversationRow.user_id,
+            ),
         )
-        sources = {found: carried["from"] for found, carried in carrying.all() if carried}
-        if derived := _derived(sources, set(conversation_ids)):
-            await _forget(session, derived)
-
-
-def _derived(sources: dict[str, str], erased: set[str]) -> list[str]:
-    """Return the conversations that carry something of the erased ones, through any number of others."""
-    gone, size = set(erased), -1
-    while len(gone) > size:
-        size = len(gone)
-        gone |= {conversation for conversation, source in sources.items() if source in gone}
-    return sorted(gone - erased)
+    )
+    erased = set(conversation_ids)
+    derived = [
+        conversation_id
+        for conversation_id, carried in carrying.all()
+        if conversation_id not in erased and carried and not erased.isdisjoint(carried["sources"])
+    ]
+    if derived:
+        await _forget(session, sorted(derived))
 
 
 async def _forget(session: AsyncSession, conversation_ids: Sequence[str]) -> None:
@@ -95,9 +100,29 @@ async def _forget(session: AsyncSession, conversation_ids: Sequence[str]) -> Non
     await session.execute(
         update(ConversationRow)
         .where(ConversationRow.id.in_(conversation_ids))
-        .values(carried=None, message_count=ConversationRow.message_count + 1)
+        .values(
+            carried=None,
+            written=None,
+            message_count=ConversationRow.message_count + 1,
+            change_count=ConversationRow.change_count + 1,
+        )
         .execution_options(synchronize_session=False)
     )
+
+
+async def _newest(
+    session: AsyncSession,
+    conversation_id: str,
+    which: ColumnElement[bool],
+    count: int = MOST_MESSAGES,
+) -> Sequence[MessageRow]:
+    found = await session.scalars(
+        select(MessageRow)
+        .where(MessageRow.conversation_id == conversation_id, which)
+        .order_by(MessageRow.position.desc())
+        .limit(count)
+    )
+    return found.all()
 
 
 async def _last_with(
@@ -111,7 +136,7 @@ async def _last_with(
             ConversationRow.user_id == user_id,
             ConversationRow.character.startswith(f"{character_id}@", autoescape=True),
         )
-        .order_by(ConversationRow.created_at.desc())
+        .order_by(ConversationRow.created_at.desc(), ConversationRow.id.desc())
         .limit(1)
     )
     return found

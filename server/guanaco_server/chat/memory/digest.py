@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+import textwrap
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from guanaco.chat import Sender
-from guanaco_server.lore.activation import tokens
+from guanaco_server.lore.activation import BYTES_PER_TOKEN, tokens
 from guanaco_server.prompts.layouts import Utterance
 
 USER = "The user"
-MOST_TURNS = 2_000  # the newest ones are read
+MOST_TURNS = 1_000  # the newest ones are read
+MOST_SENTENCES = 2_000  # the newest ones compete
+MOST_MISSES = 50  # sentences in a row that do not fit: then the budget is used up
 MOST_CHARS = 4_000  # of a turn
-MOST_SENTENCE_CHARS = 240
+MOST_SENTENCE_CHARS = 240  # a longer one is divided
 LEAST_WORDS = 3
 KEPT_BONUS = 1.0  # of a sentence that was kept before: what a summary says does not flicker
 
@@ -42,11 +45,8 @@ class _Sentence:
     place: int
     speaker: str
     text: str
+    words: frozenset[str]
     bonus: float = 0.0
-
-    @property
-    def words(self) -> frozenset[str]:
-        return frozenset(WORD.findall(self.text.casefold()))
 
 
 def digest(previous: str, turns: Sequence[Utterance], bot_name: str, budget: int) -> str:
@@ -59,18 +59,31 @@ def digest(previous: str, turns: Sequence[Utterance], bot_name: str, budget: int
         budget: The tokens that it may take.
     """
     found = [*_kept_before(previous, bot_name)]
-    found += _said(turns[-MOST_TURNS:], bot_name, len(found))
+    found += deque(_said(turns[-MOST_TURNS:], bot_name, len(found)), maxlen=MOST_SENTENCES)
     if not found:
         return ""
     seen_in = Counter(word for sentence in found for word in sentence.words)
     ranked = sorted(found, key=lambda one: (-_score(one, seen_in, len(found)), -one.place))
+    return _text(_fitting(ranked, budget))
+
+
+def _fitting(ranked: Sequence[_Sentence], budget: int) -> list[_Sentence]:
+    """Take the sentences that tell something new, one after another, until the budget is used up."""
     chosen: list[_Sentence] = []
+    misses = size = 0
     for sentence in ranked:
+        if misses > MOST_MISSES:
+            break
         if any(sentence.words <= other.words for other in chosen):
+            continue
+        own = len(sentence.text.encode())
+        misses += 1
+        if size + own > BYTES_PER_TOKEN * budget:  # whoever said it
             continue
         if tokens(_text([*chosen, sentence])) <= budget:
             chosen.append(sentence)
-    return _text(chosen)
+            misses, size = 0, size + own
+    return chosen
 
 
 def _kept_before(previous: str, bot_name: str) -> Iterable[_Sentence]:
@@ -82,7 +95,7 @@ def _kept_before(previous: str, bot_name: str) -> Iterable[_Sentence]:
             if line.startswith(f"{name}: "):
                 speaker, told = name, line[len(name) + 2 :]
         for text in _sentences(told):
-            yield _Sentence(place, speaker, text, KEPT_BONUS)
+            yield _sentence(place, speaker, text, KEPT_BONUS)
             place += 1
 
 
@@ -90,16 +103,21 @@ def _said(turns: Sequence[Utterance], bot_name: str, place: int) -> Iterable[_Se
     for turn in turns:
         speaker = USER if turn.sender is Sender.USER else bot_name
         for text in _sentences(turn.content[:MOST_CHARS]):
-            yield _Sentence(place, speaker, text)
+            yield _sentence(place, speaker, text)
             place += 1
+
+
+def _sentence(place: int, speaker: str, text: str, bonus: float = 0.0) -> _Sentence:
+    return _Sentence(place, speaker, text, frozenset(WORD.findall(text.casefold())), bonus)
 
 
 def _sentences(content: str) -> Iterable[str]:
     for found in SENTENCE.findall(content):
-        text = " ".join(found.split()).strip('*_"“” ')
-        size = len(UNSPACED.findall(text)) or len(WORD.findall(text))
-        if size >= LEAST_WORDS and len(text) <= MOST_SENTENCE_CHARS:
-            yield text
+        whole = " ".join(found.split()).strip('*_"“” ')
+        for text in textwrap.wrap(whole, MOST_SENTENCE_CHARS):
+            size = len(UNSPACED.findall(text)) or len(WORD.findall(text))
+            if size >= LEAST_WORDS:
+                yield text
 
 
 def _score(sentence: _Sentence, seen_in: Counter[str], count: int) -> float:

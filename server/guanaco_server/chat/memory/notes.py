@@ -61,7 +61,8 @@ def request(
 
 def usable(written: str, source: str, budget: int) -> str:
     """Return the model's text on one line and within the budget; empty where it is not about the conversation."""
-    text = within_budget(" ".join(written.split()), budget)
+    storable = written.replace("\x00", "").encode(errors="ignore").decode()
+    text = within_budget(" ".join(storable.split()), budget)
     own, known = _features(text), _features(source)
     if len(own) < LEAST_WORDS or len(own & known) < LEAST_OWN_PART * len(own):
         return ""

@@ -24,18 +24,25 @@ from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat import queries
 from guanaco_server.chat.conversations.service import require_own
+from guanaco_server.chat.memory.carrying import erase_carried
 from guanaco_server.chat.tables import ConversationRow, MessageRow
 from guanaco_server.database.database import Database
+from guanaco_server.lore.activation import tokens
+from guanaco_server.prompts.summaries import summary_budget
+from guanaco_server.routing.service import RoutingService
 from guanaco_server.runtime.clock import Clock
 
 READ, CORRECT, ERASE = "read memory", "correct memory", "erase memory"
 
 
 class MemoryService:
-    def __init__(self, database: Database, clock: Clock, audit: AuditLog) -> None:
+    def __init__(
+        self, database: Database, clock: Clock, audit: AuditLog, routing: RoutingService
+    ) -> None:
         self._database = database
         self._clock = clock
         self._audit = audit
+        self._routing = routing
 
     async def read(self, account: Account, conversation_id: str) -> ConversationMemory:
         """Return what is remembered, the oldest first."""
@@ -54,9 +61,10 @@ class MemoryService:
 
         Raises:
             ConversationBusy: A reply is being written.
-            InvalidInput: There is no message of the user yet, before which the text could stand.
+            InvalidInput: The text is longer than a summary may be, or nothing was said yet before which it could stand.
         """
         async with self._changing(account, conversation_id, CORRECT) as (session, row):
+            self._require_room(row, correction.summary)
             messages = await queries.messages_of(session, [conversation_id])
             shown = [message for message in messages if message.summary is not None]
             asked = [one for one in messages if one.sender == Sender.USER and not one.is_deleted]
@@ -74,6 +82,21 @@ class MemoryService:
             await session.flush()
             return _memory(row, messages)
 
+    def _require_room(self, row: ConversationRow, text: str) -> None:
+        """Raise InvalidInput for a text that the prompts of the conversation's submission would not show."""
+        serving = self._routing.serving(row.submission_id)
+        if serving is None:
+            return
+        params = self._routing.memory_rule(row.competition).applied_to(serving.params)
+        sizes = (row.bot.memory, row.bot.prompt, row.bot.post_history)
+        most = summary_budget(params.max_input_tokens, sizes, params.summary_tokens)
+        if not most:
+            raise InvalidInput("This conversation has no summaries: `summary_tokens` is 0.")
+        if (size := tokens(text)) > most:
+            raise InvalidInput(
+                f"The text takes about {size:,} tokens, and a summary of this conversation at most {most:,}."
+            )
+
     async def erase(self, account: Account, conversation_id: str) -> None:
         """Forget what was said so far: no summary has it, and it is not recalled. The messages stay.
 
@@ -85,6 +108,7 @@ class MemoryService:
             for message in messages:
                 message.summary = message.recalled = None
             row.carried = None
+            await erase_carried(session, [conversation_id])
             row.forgotten_until = messages[-1].position if messages else 0
 
     @asynccontextmanager

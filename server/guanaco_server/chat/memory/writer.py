@@ -3,8 +3,9 @@
     a turn is recorded → is a summary due? → a task: the rule writes it, and a model; the model's is used if it
                                               keeps what the rule's tells → shown with the next message
 
-Nothing is stored before a summary is shown: what a process had written when it died is written again, because it is still due.
-A model is asked only while at most half of its engine's places here are taken and nobody waits for one.
+What is written waits in the conversation's row for the next turn, in whichever process; what was not written when a process died
+is written again, because it is still due. A model is asked only while at most half of its engine's places here are taken and nobody
+waits for one.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from dataclasses import asdict
+
+from sqlalchemy.exc import DBAPIError
 
 from guanaco.chat import Sender
 from guanaco.errors import GuanacoError, MessageTooLong
+from guanaco_server.chat import queries
 from guanaco_server.chat.conversations.history import History
 from guanaco_server.chat.gateway.places import TurnPlaces
 from guanaco_server.chat.gateway.turn_queue import Asker
@@ -28,6 +33,7 @@ from guanaco_server.chat.memory.notes import (
     request,
     usable,
 )
+from guanaco_server.database.database import Database
 from guanaco_server.deployments.model_server import (
     Generation,
     ModelServer,
@@ -37,7 +43,7 @@ from guanaco_server.deployments.model_server import (
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.prompts.layouts import Summary, Utterance
 from guanaco_server.prompts.service import PromptService
-from guanaco_server.prompts.summaries import SUMMARY_PART, Unsummarized
+from guanaco_server.prompts.summaries import Unsummarized
 from guanaco_server.routing.replicas import ReplicaChooser
 from guanaco_server.routing.service import LiveSubmission, RoutingService
 
@@ -60,6 +66,7 @@ class SummaryWriter:
 
     def __init__(
         self,
+        database: Database,
         model_server: ModelServer,
         prompts: PromptService,
         places: TurnPlaces,
@@ -71,6 +78,7 @@ class SummaryWriter:
         by: str,
         longest_s: float,
     ) -> None:
+        self._database = database
         self._model_server = model_server
         self._prompts = prompts
         self._places = places
@@ -80,7 +88,7 @@ class SummaryWriter:
         self._metrics = metrics
         self._by = by
         self._longest_s = longest_s
-        self._turns = asyncio.Semaphore(MOST_AT_ONCE)
+        self._at_once = asyncio.Semaphore(MOST_AT_ONCE)
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def consider(self, history: History, live: LiveSubmission) -> None:
@@ -114,11 +122,12 @@ class SummaryWriter:
 
     async def _write(self, history: History, live: LiveSubmission, due: Unsummarized) -> None:
         params = live.serving.params
-        budget = min(params.summary_tokens, params.max_input_tokens // SUMMARY_PART)
+        budget = history.summary_budget(params.max_input_tokens, params.summary_tokens)
         before = due.previous.text if due.previous is not None else ""
-        text = await asyncio.to_thread(digest, before, due.turns, history.bot.name, budget)
+        async with self._at_once:
+            text = await asyncio.to_thread(digest, before, due.turns, history.bot.name, budget)
         written = Summary(text, due.until, RULE)
-        if self._by != BY_RULE:
+        if text and self._by != BY_RULE:
             try:
                 by_model = await self._by_model(history, live, due, budget)
             except (GuanacoError, ModelServerFault, TimeoutError, OSError) as error:
@@ -126,19 +135,29 @@ class SummaryWriter:
             else:
                 if by_model is not None and keeps(by_model.text, text):
                     written = by_model
-        self._metrics.note_summary(written.by)
         if written.text:
-            history.written = written
+            self._metrics.note_summary(written.by)
+        history.note_written(written)
+        await self._keep(history, written)
+
+    async def _keep(self, history: History, written: Summary) -> None:
+        """Store it until it is shown, for whichever process has the next turn."""
+        try:
+            async with self._database.write() as session:
+                await queries.keep_summary(
+                    session, history.conversation_id, history.change_count, asdict(written)
+                )
+        except (DBAPIError, OSError) as error:
+            logger.warning("A summary is kept in memory alone: %s", type(error).__name__)
 
     async def _by_model(
         self, history: History, live: LiveSubmission, due: Unsummarized, budget: int
     ) -> Summary | None:
         """Return the model's summary; None where it cannot be used, or its engine is busy."""
         writer = live if self._by == OWN else await self._routing.target(self._by)
-        if not writer.endpoints or not await self._has_room(writer):
+        if not writer.endpoints:
             return None
-        async with self._turns:
-            return await self._in_parts(writer, history, due, budget)
+        return await self._in_parts(writer, history, due, budget)
 
     async def _in_parts(
         self, writer: LiveSubmission, history: History, due: Unsummarized, budget: int
@@ -152,13 +171,16 @@ class SummaryWriter:
             part = readable(left, room)
             if not part:
                 break
-            try:
-                text = await self._asked(writer, history, text, part, room, budget)
-            except MessageTooLong:  # its tokenizer makes more tokens than four bytes each
-                if len(part) == 1:
-                    return None
-                part = part[: len(part) // 2]
-                text = await self._asked(writer, history, text, part, room, budget)
+            if not await self._has_room(writer):
+                return None
+            async with self._at_once:
+                try:
+                    text = await self._asked(writer, history, text, part, room, budget)
+                except MessageTooLong:  # its tokenizer makes more tokens than four bytes each
+                    if len(part) == 1:
+                        return None
+                    part = part[: len(part) // 2]
+                    text = await self._asked(writer, history, text, part, room, budget)
             if not text:
                 return None
             left, until = left[len(part) :], part[-1].position

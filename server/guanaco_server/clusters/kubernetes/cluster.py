@@ -161,7 +161,8 @@ class KubernetesCluster:
 
     @property
     def has_control_routes(self) -> bool:
-        return True
+        """A Service's one address would give an order to any one of its pods."""
+        return self._options.has_replica_addresses
 
     async def relabel(self, spec: DeploymentSpec) -> None:
         """Have the pod that was claimed for this server keep the new order, for a container that starts again. Nothing for a pod of its own."""
