@@ -9,9 +9,9 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0068"
-down_revision = "0069"
+down_revision = "0065"
 
 
 def upgrade() -> None:
-    op.add_column("deployments", sa.Column("wake_s", sa.Float))
+    op.add_column("deployments", sa.Column("wake_s", sa.Double()))
     op.add_column("deployments", sa.Column("yields_to", sa.String(160)))

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0069"
-down_revision = "0071"
+down_revision = "0068"
 
 
 def upgrade() -> None:

@@ -11,7 +11,7 @@ from alembic import op
 from guanaco_server.database.types import UtcDateTime
 
 revision = "0071"
-down_revision = "0065"
+down_revision = "0069"
 
 
 def upgrade() -> None:
