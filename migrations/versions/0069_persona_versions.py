@@ -1,6 +1,7 @@
-"""Shorter versions of personas that no model has room for.
+"""Shorter versions of personas that no model has room for, and which of them a conversation has.
 
 The version before refuses such a persona, as it did; it goes on with conversations that have a shorter one, which is their bot's.
+While it runs beside this one, the versions of a user or a character that it erases stay.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ def upgrade() -> None:
         sa.Column("method_version", sa.Integer(), nullable=False),
         sa.Column("original", sa.String(), nullable=False),
         sa.Column("text", sa.String(), nullable=False),
-        sa.Column("text_hash", sa.String(64), nullable=False),
         sa.Column("tokens", sa.Integer(), nullable=False),
         sa.Column("kept", sa.Double(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
@@ -38,4 +38,4 @@ def upgrade() -> None:
         "ix_persona_versions_account_id_user_id", "persona_versions", ["account_id", "user_id"]
     )
     op.create_index("ix_persona_versions_character", "persona_versions", ["character"])
-    op.create_index("ix_persona_versions_text_hash", "persona_versions", ["text_hash"])
+    op.add_column("conversations", sa.Column("persona_key", sa.String(64)))

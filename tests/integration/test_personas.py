@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import func, select
 
 from guanaco.accounts import Role
+from guanaco.errors import NoModelAvailable
 from guanaco.parameters import GenerationParams
 from guanaco_server.chat.tables import PersonaVersionRow
 from guanaco_server.database.database import Database
@@ -88,6 +89,32 @@ async def test_another_app_shares_a_public_characters_version_only(database: Dat
     alone = await opened(other, "b")
     assert (await persona(other, alone))["method"] == "cut"
     assert (await http.get(f"/conversations/{shared}/persona")).status_code == 404
+
+
+async def test_nobody_reads_the_persona_of_another_user_whose_cut_is_the_same(
+    database: Database,
+) -> None:
+    _, http = await world_with(database)
+    bots = [BOT | {"memory": f"{LONG}She waits for {name}."} for name in ("Kim", "Lou")]
+    kim, lou = [await opened(http, f"user {number}", bot=bot) for number, bot in enumerate(bots)]
+    found = await persona(http, lou)
+    assert found["text"] == (await persona(http, kim))["text"]
+    assert "Lou" in found["original"]
+    assert "Kim" not in str(found)
+
+
+async def test_nothing_is_stored_of_a_conversation_that_is_not_opened(database: Database) -> None:
+    world, http = await world_with(database)
+
+    async def full(*_: Any, **__: Any) -> Any:
+        raise NoModelAvailable
+
+    assign, world.routing.assign = world.routing.assign, full  # type: ignore[method-assign]
+    body = {"user_id": "a", "consent": True, "bot": BOT}
+    assert (await http.post("/conversations", json=body)).status_code == 503
+    world.routing.assign = assign  # type: ignore[method-assign]
+    await world.platform.rooms.chat.personas.finish()
+    assert await stored(database) == 0
 
 
 async def test_versions_go_with_the_user_and_the_character(database: Database) -> None:

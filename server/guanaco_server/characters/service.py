@@ -229,6 +229,12 @@ class CharacterService:
             raise NotFound(f"The character {character_id} has no picture.")
         return File(content, kind, f"{row.id}_v{version.number}.{kind.partition('/')[2]}")
 
+    async def has_picture(self, account: Account, character_id: str, number: int | None) -> bool:
+        """Tell whether a character that the account may see has a picture, without reading it."""
+        async with self._database.read() as session:
+            _, version = await self._visible(session, account, character_id, number)
+        return version.picture is not None
+
     async def bot(
         self,
         account: Account,

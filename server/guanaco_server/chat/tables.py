@@ -61,6 +61,7 @@ class ConversationRow(Table):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
     message_count: Mapped[int] = mapped_column(default=0)
     measured_count: Mapped[int] = mapped_column(default=-1)  # -1: not yet, see records.py
+    persona_key: Mapped[str | None] = mapped_column(String(64))  # where it was shortened
     carried: Mapped[dict[str, Any] | None] = mapped_column(JsonColumn)
     written: Mapped[dict[str, Any] | None] = mapped_column(JsonColumn)
     change_count: Mapped[int] = mapped_column(default=0, server_default="0")
@@ -152,7 +153,6 @@ class PersonaVersionRow(Table):
     __table_args__ = (
         Index("ix_persona_versions_account_id_user_id", "account_id", "user_id"),
         Index("ix_persona_versions_character", "character"),
-        Index("ix_persona_versions_text_hash", "text_hash"),
     )
 
     key: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -165,7 +165,6 @@ class PersonaVersionRow(Table):
     method_version: Mapped[int]
     original: Mapped[str]
     text: Mapped[str]
-    text_hash: Mapped[str] = mapped_column(String(64))
     tokens: Mapped[int]
     kept: Mapped[float]
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)

@@ -28,7 +28,7 @@ from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.database.database import Database, PinnedReader
 from guanaco_server.feedback import cursors, queries
 from guanaco_server.feedback.changes import OnChanged, RatingChanger
-from guanaco_server.feedback.copies import CopyService
+from guanaco_server.feedback.copies import WITHHELD, CopyService
 from guanaco_server.feedback.cursors import NumberRange
 from guanaco_server.feedback.export import MEDIA_TYPES, Export, encoded
 from guanaco_server.feedback.recording import RatingRecorder
@@ -184,7 +184,11 @@ class FeedbackService:
         async with self._database.read(may_be_stale=True) as session:
             found = await queries.quotable(session, submission_id, QUOTES)
         copies = [reader(Feedback).from_json(document) for document in found]
-        return [Quote(copy.text, copy.thumbs_up, copy.at) for copy in copies]
+        return [
+            Quote(copy.text, copy.thumbs_up, copy.at)
+            for copy in copies
+            if copy.text.strip() not in ("", WITHHELD)
+        ]
 
     async def find(self, account: Account, feedback_id: str) -> Feedback:
         """Return one rating's copy; FeedbackNotFound for another developer's, or before it is anonymized."""

@@ -46,7 +46,7 @@ class StabilityService:
         self._database = database
         self._clock = clock
         self._competitions = competitions
-        self._submissions = submissions
+        self._duels = DuelReader(database, submissions)
         self._one_at_a_time = asyncio.Lock()
         self._cached: OrderedDict[Question, _Cached] = OrderedDict()
 
@@ -88,7 +88,7 @@ class StabilityService:
     async def _read(self, competition: Competition) -> Ballots:
         """Read the ballots. For a board by thumbs the counts are enough; the other rules need each user's votes."""
         if competition.ranking is not RankingRule.THUMBS_UP:
-            duels = await DuelReader(self._database, self._submissions).read(competition)
+            duels = await self._duels.read(competition)
             async with self._database.read(may_be_stale=True) as session:
                 votes = await queries.votes_in(session, competition.id)
             return await asyncio.to_thread(Ballots.of, competition.ranking, votes, duels)

@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from hashlib import blake2b
 from typing import Protocol, TypeVar
 
@@ -56,15 +55,11 @@ def shared_prefix(account_id: str, character: str | None, bot: Bot) -> SharedPre
 
     The key is of one account, or of one stored character's version, which other accounts can only talk to while it is public.
     """
-    return _shared_prefix(character or f"account {account_id}", bot)
-
-
-@lru_cache(maxsize=4_096)
-def _shared_prefix(scope: str, bot: Bot) -> SharedPrefix | None:
     text = f"{persona(bot)}\n{bot.prompt}"
     size = tokens(text)
     if size < LEAST_TOKENS:
         return None
+    scope = character or f"account {account_id}"
     return SharedPrefix(blake2b(f"{scope}\n{text}".encode(), digest_size=16).hexdigest(), size)
 
 
@@ -206,5 +201,6 @@ class SharedPrefixes:
 
 
 def _is_evicted(replica: Server, used_at: int) -> bool:
-    """Tell whether the replica has probably computed too much since then to still hold it."""
-    return replica.computed_tokens - used_at > replica.cache_tokens
+    """Tell whether the replica has probably computed too much since then to still hold it, or was forgotten meanwhile."""
+    since = replica.computed_tokens - used_at
+    return since < 0 or since > replica.cache_tokens

@@ -174,18 +174,38 @@ class WorthPlanner:
             for users in servers.awake.values()
             if all(self._may_go(row, servers, now) for row in users)
         }
-        by_id = {row.submission_id: row for row in servers.rows}
         worth = {**self._worth, **{name: self._best(users) for name, users in movable.items()}}
-        if waiting := self._first_waiting(servers):
-            last = min(movable, key=lambda name: (worth.get(name, NOTHING).rate, name), default="")
-            chosen = (waiting.submission_id, last) if last else None
-        else:
-            chosen = best_change(worth, movable, self._asleep(servers))
-        if chosen is None or not self._would_fit(by_id[chosen[0]], movable[chosen[1]], servers):
+        chosen = self._change(servers, movable, worth)
+        if chosen is None:
             return WorthPlan(self._worth, wanted=self._wanted(servers, now))
         first, last = chosen
         yields = {row.submission_id: first for row in movable[last]}
         return WorthPlan(self._worth, yields, _why(worth, first, last))
+
+    def _change(
+        self,
+        servers: Servers,
+        movable: Mapping[str, Sequence[DeploymentRow]],
+        worth: Mapping[str, Worth],
+    ) -> tuple[str, str] | None:
+        """Return who is to have a server, and who of least worth makes room that is enough for it. Who waits comes before worth."""
+        by_id = {row.submission_id: row for row in servers.rows}
+        waiting = self._first_waiting(servers)
+        claimants = self._asleep(servers) if waiting is None else {waiting.submission_id}
+        taken = servers.room()
+        for last in sorted(movable, key=lambda name: (worth.get(name, NOTHING).rate, name)):
+            left = taken - _room(max(movable[last], key=lambda row: row.gpu_count))
+            fitting = {name for name in claimants if self._needs(by_id[name], taken, left)}
+            if waiting is not None and fitting:
+                return waiting.submission_id, last
+            if waiting is None and (change := best_change(worth, [last], fitting)):
+                return change
+        return None
+
+    def _needs(self, row: DeploymentRow, taken: Room, left: Room) -> bool:
+        """Tell whether there is room for it in what is ``left``, and not before. Free room is given by admission."""
+        room = _room(row)
+        return not self._budget.holds(taken + room) and self._budget.holds(left + room)
 
     def _may_go(self, row: DeploymentRow, servers: Servers, now: datetime) -> bool:
         stay_s = max(wake_s(row), min(HEARD * self._pace.rating_s, LONGEST_STAY_S))
@@ -211,7 +231,13 @@ class WorthPlanner:
         awake = servers.awake
         asking = (Phase.WAITING, Phase.WAKING)
         return min(
-            (row for row in servers.rows if row.phase in asking and row.server_key not in awake),
+            (
+                row
+                for row in servers.rows
+                if row.phase in asking
+                and row.server_key not in awake
+                and self._budget.holds(_room(row))
+            ),
             key=lambda row: (row.updated_at, row.submission_id),
             default=None,
         )
@@ -223,15 +249,6 @@ class WorthPlanner:
             for row in servers.rows
             if row.phase is Phase.SLEEPING and servers.is_chat(row) and row.server_key not in awake
         }
-
-    def _would_fit(
-        self, first: DeploymentRow, last: Sequence[DeploymentRow], servers: Servers
-    ) -> bool:
-        """Tell whether there is room for the first only if the last makes room. Free room is given by admission."""
-        taken, freed = servers.room(), _room(max(last, key=lambda row: row.gpu_count))
-        return not self._budget.holds(taken + _room(first)) and self._budget.holds(
-            taken - freed + _room(first)
-        )
 
 
 def wake_s(row: DeploymentRow) -> float:

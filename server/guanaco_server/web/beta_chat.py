@@ -203,7 +203,7 @@ class BetaChat:
         cast = await self._cast(bot)
         if cast is None:
             return None
-        has_picture = await self._picture(cast.version) is not None
+        has_picture = await self._has_picture(cast.version)
         return Face(key, cast.bot.name, cast.bot.first_message or cast.bot.memory, has_picture)
 
     async def _cast(self, stored: StoredBot) -> CastCharacter | None:
@@ -212,6 +212,15 @@ class BetaChat:
             return await self._characters.bot(account, stored.character, user_name="You", seed="")
         except (NotFound, NewerVersionNeeded):
             return None
+
+    async def _has_picture(self, version: str) -> bool:
+        character_id, _, number = version.partition("@")
+        try:
+            return await self._characters.has_picture(
+                await self._account(), character_id, int(number) if number else None
+            )
+        except NotFound:
+            return False
 
     async def _picture(self, version: str) -> File | None:
         """Find the picture of a character's version, written ``ID@3``; None once it is private or deleted."""
@@ -276,7 +285,7 @@ class BetaChat:
             found.bot,
             shown,
             row.thumbs_up,
-            found.character is not None and await self._picture(found.character) is not None,
+            found.character is not None and await self._has_picture(found.character),
             _swipes(found.messages),
             self._battles.are_on(OPEN),
             await self._open_battle(conversation_id, shown),

@@ -21,7 +21,7 @@ class StoredBot(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    character: str = Field(min_length=1, max_length=128)
+    character: str = Field(pattern=r"^chr_[0-9a-f]{32}(@[1-9][0-9]{0,8})?$")
 
 
 WebBot = Bot | StoredBot

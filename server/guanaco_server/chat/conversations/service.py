@@ -46,7 +46,7 @@ from guanaco_server.chat.conversations import records
 from guanaco_server.chat.conversations.history import History, carried_summary
 from guanaco_server.chat.conversations.persona_fit import PersonaFit
 from guanaco_server.chat.memory.carrying import are_sources_there, carried_into, erase_carried
-from guanaco_server.chat.personas.service import PersonaShortener
+from guanaco_server.chat.personas.service import PersonaShortener, Shortened
 from guanaco_server.chat.tables import ConversationRow, ErasedConversationRow, MessageRow
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.commit_order import in_commit_order
@@ -139,21 +139,24 @@ class ConversationService:
             app_metadata=request.metadata,
         )
         fit = PersonaFit(self._prompts, bot, request.user_name)
+        shorter: Shortened | None = None
         exposure = await self._exposure(account, request, fit) if chosen is None else None
         try:
             assigned = await self._submission(account, row, chosen, exposure, fit)
         except PersonaTooLong:
             if not may_shorten or not (shorter := await self._personas.shorter(row, fit)):
                 raise
-            row.bot = shorter
-            again = PersonaFit(self._prompts, shorter, request.user_name)
+            row.bot = shorter.bot
+            again = PersonaFit(self._prompts, row.bot, request.user_name)
             assigned = await self._submission(account, row, chosen, exposure, again)
         try:
-            opened = await self._store(row, assigned, exposure, request.history)
+            opened = await self._store(row, assigned, exposure, request.history, shorter)
         except IntegrityError:
             if known := await self._known(account, request):  # another has just opened it
                 return known
             raise
+        if shorter is not None:
+            self._personas.improve(shorter)
         if not request.history:
             for listener in self._on_opened:
                 listener(_new_history(row))
@@ -378,6 +381,7 @@ class ConversationService:
         assigned: Assigned,
         exposure: Exposure | None,
         history: Sequence[Turn],
+        shorter: Shortened | None,
     ) -> ConversationOpened:
         row.created_at = self._clock.now()
         row.submission_id, row.decision = assigned.submission_id, assigned.decision
@@ -386,6 +390,8 @@ class ConversationService:
         async with self._database.write(is_urgent=True) as session:
             if row.carried is not None and not await are_sources_there(session, row.carried):
                 row.carried = None  # erased while the submission was chosen
+            if shorter is not None:
+                await self._personas.keep(session, row, shorter)
             session.add(row)
             session.add_all(_imported(row, history))
             await self._routing.record(session, assigned, REPEATABLE_FOR)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from sqlalchemy import or_, select
-
 from guanaco.personas import ConversationPersona, PersonaMethod, PersonaVersion
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.conversations.service import require_own
-from guanaco_server.chat.personas.service import best_first, hash_of, versions_of
+from guanaco_server.chat.personas.service import best_first, versions_of
 from guanaco_server.chat.tables import PersonaVersionRow
 from guanaco_server.database.database import Database
 
@@ -22,19 +20,13 @@ class PersonaReader:
 
     async def read(self, account: Account, conversation_id: str) -> ConversationPersona:
         """Return the persona; the whole one where it was not shortened, or its versions were erased."""
-        table = PersonaVersionRow
+        used = None
+        versions: list[PersonaVersionRow] = []
         async with self._database.read() as session:
             row = await require_own(session, account, conversation_id)
-            own = table.account_id == row.account_id
-            if row.character is not None:
-                own = or_(own, table.character == row.character)
-            used = await session.scalar(
-                select(table)
-                .where(table.text_hash == hash_of(row.bot.memory), own)
-                .order_by(table.created_at)
-                .limit(1)
-            )
-            versions = await versions_of(session, [used.key]) if used is not None else []
+            if row.persona_key is not None:
+                versions = await versions_of(session, row.persona_key)
+                used = next((one for one in versions if one.text == row.bot.memory), None)
         if row.account_id != account.id:
             async with self._database.write() as session:
                 await self._audit.note(session, account, READ, conversation_id)

@@ -1,6 +1,7 @@
 """Shortens personas that no model has room for, once each, and keeps the versions.
 
     a conversation is opened   the best version that is known, else the cut at sentence ends; its bot keeps that text for good
+    it is stored               and with it the cut, in one transaction
     in the background          the rule's version is made, measured by the facts that it keeps, and stored
     the next conversations     begin with the best version, all with the same text: model servers cache it once
 
@@ -62,6 +63,16 @@ class Need:
         return sha256("\n".join(map(str, parts)).encode()).hexdigest()
 
 
+@dataclass(frozen=True)
+class Shortened:
+    """A bot with a persona that fits. ``values`` are the row of its version, where that is not stored yet."""
+
+    bot: Bot
+    need: Need
+    values: dict[str, Any] | None
+    is_best: bool
+
+
 class PersonaShortener:
     def __init__(self, database: Database, clock: Clock, prompts: PromptService) -> None:
         self._database = database
@@ -69,7 +80,7 @@ class PersonaShortener:
         self._prompts = prompts
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    async def shorter(self, row: ConversationRow, fit: PersonaFit) -> Bot | None:
+    async def shorter(self, row: ConversationRow, fit: PersonaFit) -> Shortened | None:
         """Return the bot with a persona that fits where there is the most room; None where none would."""
         if fit.roomiest is None:
             return None
@@ -88,11 +99,25 @@ class PersonaShortener:
             tried = replace(need, budget=budget - step * STEP_TOKENS)
             if tried.budget < LEAST_TOKENS:
                 break
-            text = await self._best(tried)
-            bot = row.bot.model_copy(update={"memory": text})
-            if text and await self._fits(bot, row.user_name, serving):
-                return bot
+            found = await self._best(tried, row.bot)
+            if found.bot.memory and await self._fits(found.bot, row.user_name, serving):
+                return found
         return None
+
+    async def keep(self, session: AsyncSession, row: ConversationRow, shortened: Shortened) -> None:
+        """Within the caller's transaction, which stores the conversation: note which version it has, and store that."""
+        row.persona_key = shortened.need.key
+        if shortened.values is not None:
+            await insert_missing(session, PersonaVersionRow, [shortened.values])
+
+    def improve(self, shortened: Shortened) -> None:
+        """Have the rule's version made in the background, where there is none."""
+        need = shortened.need
+        if shortened.is_best or need.key in self._tasks or len(self._tasks) >= MOST_AT_ONCE:
+            return
+        task = asyncio.create_task(self._make_logged(need))
+        self._tasks[need.key] = task
+        task.add_done_callback(lambda _: self._tasks.pop(need.key, None))
 
     async def erase_of_conversations(
         self, session: AsyncSession, conversation_ids: Sequence[str]
@@ -135,44 +160,32 @@ class PersonaShortener:
     async def _fits(self, bot: Bot, user_name: str, serving: ServingSubmission) -> bool:
         return await PersonaFit(self._prompts, bot, user_name).fits(serving)
 
-    async def _best(self, need: Need) -> str:
-        """Return the best version that is known; else the cut, and have the others made."""
+    async def _best(self, need: Need, bot: Bot) -> Shortened:
+        """Return the best version that is known; else the cut."""
         async with self._database.read() as session:
-            rows = await versions_of(session, [need.key])
-        text = best_first(rows)[0].text if rows else await self._make(need, PersonaMethod.CUT)
-        if all(row.method == PersonaMethod.CUT for row in rows):
-            self._make_later(need)
-        return text
-
-    def _make_later(self, need: Need) -> None:
-        if need.key in self._tasks or len(self._tasks) >= MOST_AT_ONCE:
-            return
-        task = asyncio.create_task(self._make_logged(need))
-        self._tasks[need.key] = task
-        task.add_done_callback(lambda _: self._tasks.pop(need.key, None))
+            rows = await versions_of(session, need.key)
+        values = None if rows else await self._made(need, PersonaMethod.CUT)
+        text = best_first(rows)[0].text if values is None else values["text"]
+        is_best = any(row.method != PersonaMethod.CUT for row in rows)
+        return Shortened(bot.model_copy(update={"memory": text}), need, values, is_best)
 
     async def _make_logged(self, need: Need) -> None:
         try:
-            await self._make(need, PersonaMethod.EXTRACT)
+            values = await self._made(need, PersonaMethod.EXTRACT)
+            if values["text"]:
+                await self._store(need, values)
         except (GuanacoError, DBAPIError, OSError) as error:
             logger.warning("a persona stays cut at its sentences' ends: %s", error)
 
-    async def _make(self, need: Need, method: PersonaMethod) -> str:
-        """Make a version and store it."""
+    async def _made(self, need: Need, method: PersonaMethod) -> dict[str, Any]:
+        """Make a version; return its row."""
         parts = compression.sentences(need.original)
         sizes = await self._prompts.sizes(need.artifact_key, parts)
         shorten = compression.cut if method is PersonaMethod.CUT else compression.extract
         text = await asyncio.to_thread(shorten, parts, sizes, need.budget)
         [tokens] = await self._prompts.sizes(need.artifact_key, [text])
         kept = await asyncio.to_thread(compression.kept_share, need.original, text)
-        if text:
-            await self._store(need, method, text, tokens, kept)
-        return text
-
-    async def _store(
-        self, need: Need, method: PersonaMethod, text: str, tokens: int, kept: float
-    ) -> None:
-        values: dict[str, Any] = {
+        return {
             "key": need.key,
             "method": method.value,
             "account_id": need.account_id,
@@ -183,23 +196,31 @@ class PersonaShortener:
             "method_version": compression.METHOD_VERSION,
             "original": need.original,
             "text": text,
-            "text_hash": hash_of(text),
             "tokens": tokens,
             "kept": kept,
             "created_at": self._clock.now(),
         }
+
+    async def _store(self, need: Need, values: dict[str, Any]) -> None:
+        """Store a version, unless its user, their conversations or the character was erased meanwhile."""
+        talk = ConversationRow
         async with self._database.write() as session:
-            if method is not PersonaMethod.CUT and not await versions_of(session, [need.key]):
-                return  # its user, or its character, was erased meanwhile
-            await insert_missing(session, PersonaVersionRow, [values])
+            wanted = await session.scalar(
+                select(talk.id)
+                .where(
+                    talk.account_id == need.account_id,
+                    talk.user_id == need.user_id,
+                    talk.persona_key == need.key,
+                )
+                .limit(1)
+                .with_for_update(read=True)
+            )
+            if wanted is not None and await versions_of(session, need.key):
+                await insert_missing(session, PersonaVersionRow, [values])
 
 
-def hash_of(text: str) -> str:
-    return sha256(text.encode()).hexdigest()
-
-
-async def versions_of(session: AsyncSession, keys: Sequence[str]) -> list[PersonaVersionRow]:
-    rows = await session.scalars(select(PersonaVersionRow).where(PersonaVersionRow.key.in_(keys)))
+async def versions_of(session: AsyncSession, key: str) -> list[PersonaVersionRow]:
+    rows = await session.scalars(select(PersonaVersionRow).where(PersonaVersionRow.key == key))
     return list(rows)
 
 

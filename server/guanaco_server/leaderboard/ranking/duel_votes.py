@@ -205,7 +205,8 @@ class DuelReader:
             has_changed = await self._books[competition.id].refresh(
                 session, competition.id, competition.duels.style_control
             )
-        self._read.add(competition.id)
+        if competition.frozen_at is not None:
+            self._read.add(competition.id)
         return has_changed
 
     async def votes(self, competition: Competition) -> DuelVotes:

@@ -119,6 +119,8 @@ def _card_of(row: LeaderboardRow, competition: Competition, board: Leaderboard) 
         score = f"{rank}: {scale.show(row.score)} thumbs up from {count(votes)} users"
     else:
         score = f"{rank}: score {scale.show(row.score)} from {count(votes)} users"
+    if row.duels:
+        score += f" and {count(row.duels)} duels"
     shape = scale.interval(row)
     shares = (shape.low / 100, shape.at / 100, shape.high / 100) if shape else None
     return ShareCard(row.name, f"by {row.developer}", score.replace("\u202f", " "), shares)
