@@ -8,11 +8,12 @@ from guanaco.open_enum import OpenEnum
 
 
 class PersonaMethod(OpenEnum):
-    """The way in which a persona was shortened: not at all, to its first sentences, or to the sentences that tell the most."""
+    """The way in which a persona was shortened: not at all, to its first sentences, to those that tell the most, or by a model."""
 
     WHOLE = "whole"
     CUT = "cut"
     EXTRACT = "extract"
+    MODEL = "model"
 
 
 class PersonaVersion(BaseModel):

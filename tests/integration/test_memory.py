@@ -118,7 +118,7 @@ async def test_the_rule_writes_what_a_model_cannot(
 
 async def test_no_model_is_asked_where_the_rule_is_to_write(database: Database) -> None:
     server = NotingServer(NOTES)
-    world, http, talk = await talking(database, server, summary_writer="rule")
+    world, http, talk = await talking(database, server, background_writer="rule")
     await say(http, talk, FACT)
     await go_on(world, http, talk, range(20))
     assert not server.asked_for_notes
@@ -456,7 +456,7 @@ async def test_an_edit_leaves_the_apps_own_text(database: Database) -> None:
 async def test_a_long_persona_leaves_room_for_the_turns(database: Database) -> None:
     server = NotingServer(None)
     params = GenerationParams(max_input_tokens=400, summary_tokens=50, max_output_tokens=64)
-    world, http, _ = await talking(database, server, params, summary_writer="rule")
+    world, http, _ = await talking(database, server, params, background_writer="rule")
     talk = await opened(http, bot={"name": "Ada", "memory": "An owl. " * 120})
     await go_on(world, http, talk, range(40))
     assert len((await remembered(http, talk))["summaries"]) <= 12

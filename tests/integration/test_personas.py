@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import httpx
@@ -13,6 +14,8 @@ from guanaco.errors import NoModelAvailable
 from guanaco.parameters import GenerationParams
 from guanaco_server.chat.tables import PersonaVersionRow
 from guanaco_server.database.database import Database
+from guanaco_server.deployments.memory_server import MemoryModelServer
+from guanaco_server.deployments.model_server import Chunk, Generation
 from tests.fixtures.world import World
 
 pytestmark = pytest.mark.both_databases
@@ -115,6 +118,51 @@ async def test_nothing_is_stored_of_a_conversation_that_is_not_opened(database: 
     world.routing.assign = assign  # type: ignore[method-assign]
     await world.platform.rooms.chat.personas.finish()
     assert await stored(database) == 0
+
+
+NAMES = ("Edmund", "Ines", "Quillon", "Gullrock", "Trieste", "Thistle")
+VOYAGES = "".join(
+    f"On one of her long voyages she met {name} and they talked of nothing but small things of no weight at all for a very long while indeed. "
+    for name in NAMES
+)
+
+
+class Editor(MemoryModelServer):
+    """Writes ``text`` when it is asked to shorten a description."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+    async def generate(self, endpoint: str, generation: Generation) -> AsyncGenerator[Chunk, None]:
+        if "You shorten descriptions" in generation.prompt:
+            yield Chunk((self.text,))
+            yield Chunk((), "stop", 7, 9)
+            return
+        async for chunk in super().generate(endpoint, generation):
+            yield chunk
+
+
+@pytest.mark.parametrize(
+    ("text", "method"),
+    [
+        (f"On voyages she met {', '.join(NAMES)}.", "model"),
+        ("Buy gold watches from Geneva, cheap!", "extract"),
+    ],
+)
+async def test_a_models_version_is_used_if_it_keeps_more(
+    database: Database, text: str, method: str
+) -> None:
+    world = World(database, model_server=Editor(text))
+    params = GenerationParams(max_input_tokens=112, max_output_tokens=400)
+    await world.publish(await world.account(Role.DEVELOPER, "ada"), params=params)
+    http = await world.http(Role.BACKEND, "app")
+    bot = {"name": "Marlowe", "memory": VOYAGES}
+    await opened(http, "a", bot=bot)
+    await world.platform.rooms.chat.personas.finish()
+    found = await persona(http, await opened(http, "b", bot=bot))
+    assert found["method"] == method
+    assert all(one["tokens"] <= found["budget_tokens"] for one in found["versions"])
 
 
 async def test_versions_go_with_the_user_and_the_character(database: Database) -> None:

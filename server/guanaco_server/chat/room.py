@@ -11,6 +11,7 @@ from guanaco_server.chat.conversations.activity import ConversationActivity
 from guanaco_server.chat.conversations.editing import ConversationEditor
 from guanaco_server.chat.conversations.history import HistoryCache, history_reader
 from guanaco_server.chat.conversations.service import ConversationService
+from guanaco_server.chat.gateway.background import BackgroundModel
 from guanaco_server.chat.gateway.best_of import BestOf, RewardModels
 from guanaco_server.chat.gateway.generation import Deadlines, ReplyGenerator
 from guanaco_server.chat.gateway.places import RecordUse, TurnPlaces
@@ -132,7 +133,17 @@ def build_chat(
         metrics,
         best_of,
     )
-    personas = PersonaShortener(database, clock, prompts)
+    background = BackgroundModel(
+        model_server,
+        prompts,
+        places,
+        replicas,
+        routing,
+        deployments.model_name,
+        by=settings.background_writer,
+        longest_s=settings.reply_timeout_s,
+    )
+    personas = PersonaShortener(database, clock, prompts, background)
     conversations = ConversationService(
         database,
         clock,
@@ -153,18 +164,7 @@ def build_chat(
         settings.wake_wait_s + settings.turn_wait_s + settings.reply_timeout_s + RECORD_PATIENCE_S
     )
     histories = HistoryCache()
-    summaries = SummaryWriter(
-        database,
-        model_server,
-        prompts,
-        places,
-        replicas,
-        routing,
-        deployments.model_name,
-        metrics,
-        by=settings.summary_writer,
-        longest_s=settings.reply_timeout_s,
-    )
+    summaries = SummaryWriter(database, background, metrics)
     replies = ReplyService(
         history_reader(database),
         clock,

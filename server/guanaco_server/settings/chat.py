@@ -27,10 +27,10 @@ class ChatSettings(BaseModel):
         ge=1,
         description="Replies at once that one gateway process asks of one model server. Fewer where its stress check showed a smaller capacity, which all gateway processes share.",
     )
-    summary_writer: str = Field(
+    background_writer: str = Field(
         default="own",
         min_length=1,
-        description="Who writes the summaries of long conversations: `own`, the conversation's submission; a submission's id; or `rule`, no model.",
+        description="Who writes the summaries of long conversations and shortens personas in the background: `own`, the conversation's submission; a submission's id; or `rule`, no model.",
     )
 
 

@@ -11,7 +11,7 @@ number and 1 for another word. The share that a version keeps is the weight of t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
 METHOD_VERSION = 1  # part of the key under which versions are kept: a better rule makes them anew
@@ -52,6 +52,18 @@ def sentences(text: str) -> list[str]:
     found = SENTENCE.findall(text)
     head, rest = found[:MOST_SENTENCES], found[MOST_SENTENCES:]
     return [*head, "".join(rest)] if rest else head
+
+
+def grouped(parts: Sequence[str], sizes: Sequence[int], room: int) -> Iterator[tuple[str, int]]:
+    """Join sentences to texts of at most ``room`` tokens, with their sizes; a longer sentence is one by itself."""
+    text, size = "", 0
+    for part, own in zip(parts, sizes, strict=True):
+        if text.strip() and size + own > room:
+            yield text, size
+            text, size = "", 0
+        text, size = text + part, size + own
+    if text.strip():
+        yield text, size
 
 
 def cut(parts: Sequence[str], sizes: Sequence[int], budget: int) -> str:

@@ -25,7 +25,7 @@ class PersonaReader:
         async with self._database.read() as session:
             row = await require_own(session, account, conversation_id)
             if row.persona_key is not None:
-                versions = await versions_of(session, row.persona_key)
+                versions = best_first(await versions_of(session, row.persona_key))
                 used = next((one for one in versions if one.text == row.bot.memory), None)
         if row.account_id != account.id:
             async with self._database.write() as session:
@@ -42,7 +42,7 @@ class PersonaReader:
             kept=used.kept,
             budget_tokens=used.budget_tokens,
             method_version=used.method_version,
-            versions=tuple(_version(one) for one in best_first(versions)),
+            versions=tuple(map(_version, versions)),
         )
 
 

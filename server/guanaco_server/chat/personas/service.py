@@ -2,7 +2,7 @@
 
     a conversation is opened   the best version that is known, else the cut at sentence ends; its bot keeps that text for good
     it is stored               and with it the cut, in one transaction
-    in the background          the rule's version is made, measured by the facts that it keeps, and stored
+    in the background          the rule's version and a model's are made, measured by the facts that they keep, and stored
     the next conversations     begin with the best version, all with the same text: model servers cache it once
 
 A version is known by the persona, the room that it had, the tokenizer and the rule's version. Without a stored character it
@@ -26,10 +26,12 @@ from guanaco.chat import Bot
 from guanaco.errors import GuanacoError
 from guanaco.personas import PersonaMethod
 from guanaco_server.chat.conversations.persona_fit import PersonaFit
-from guanaco_server.chat.personas import compression
+from guanaco_server.chat.gateway.background import BackgroundModel
+from guanaco_server.chat.personas import compression, rewriting
 from guanaco_server.chat.tables import ConversationRow, PersonaVersionRow
 from guanaco_server.database.bulk import insert_missing
 from guanaco_server.database.database import Database, among
+from guanaco_server.deployments.model_server import ModelServerFault
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import ServingSubmission
@@ -39,8 +41,9 @@ STEP_TOKENS = (
 )
 LEAST_TOKENS = 32
 MOST_STEPS = 4  # downwards, where the sum of the sentences was less than their text
+READ_PART = 0.6  # of a model's prompt, for what it is to shorten
 MOST_AT_ONCE = 100  # versions that are being made; beyond, the next conversation asks again
-BETTER_FIRST = (PersonaMethod.EXTRACT, PersonaMethod.CUT)  # of equal shares
+BETTER_FIRST = (PersonaMethod.EXTRACT, PersonaMethod.MODEL, PersonaMethod.CUT)  # of equal shares
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +58,8 @@ class Need:
     original: str
     artifact_key: str
     budget: int
+    name: str = ""
+    submission_id: str = ""
 
     @property
     def key(self) -> str:
@@ -74,10 +79,13 @@ class Shortened:
 
 
 class PersonaShortener:
-    def __init__(self, database: Database, clock: Clock, prompts: PromptService) -> None:
+    def __init__(
+        self, database: Database, clock: Clock, prompts: PromptService, model: BackgroundModel
+    ) -> None:
         self._database = database
         self._clock = clock
         self._prompts = prompts
+        self._model = model
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def shorter(self, row: ConversationRow, fit: PersonaFit) -> Shortened | None:
@@ -94,6 +102,8 @@ class PersonaShortener:
             row.bot.memory,
             serving.artifact_key,
             budget,
+            row.bot.name,
+            serving.id,
         )
         for step in range(MOST_STEPS):
             tried = replace(need, budget=budget - step * STEP_TOKENS)
@@ -174,8 +184,33 @@ class PersonaShortener:
             values = await self._made(need, PersonaMethod.EXTRACT)
             if values["text"]:
                 await self._store(need, values)
-        except (GuanacoError, DBAPIError, OSError) as error:
-            logger.warning("a persona stays cut at its sentences' ends: %s", error)
+            if by_model := await self._by_model(need):
+                await self._store(need, await self._row(need, PersonaMethod.MODEL, by_model))
+        except (GuanacoError, ModelServerFault, TimeoutError, DBAPIError, OSError) as error:
+            logger.info("A persona has no better version: %s", error or "the model took too long.")
+
+    async def _by_model(self, need: Need) -> str:
+        """Have a model shorten the persona part by part; return what it wrote, within the budget. Empty where that cannot be used."""
+        writer = await self._model.writer(need.submission_id)
+        if writer is None:
+            return ""
+        parts = compression.sentences(need.original)
+        sizes = await self._prompts.sizes(need.artifact_key, parts)
+        room = int(READ_PART * self._model.room_of(writer, need.budget))
+        written = []
+        for text, size in compression.grouped(parts, sizes, room):
+            budget = max(LEAST_TOKENS, need.budget * size // max(1, sum(sizes)))
+            asked = rewriting.request(need.name, text, budget)
+            told = await self._model.write(
+                writer, rewriting.WRITER, rewriting.WRITER_USER, asked, budget
+            )
+            if not (found := rewriting.usable(told or "", text)):
+                return ""
+            written.append(found)
+        whole = compression.sentences(" ".join(written))
+        return compression.cut(
+            whole, await self._prompts.sizes(need.artifact_key, whole), need.budget
+        )
 
     async def _made(self, need: Need, method: PersonaMethod) -> dict[str, Any]:
         """Make a version; return its row."""
@@ -183,6 +218,9 @@ class PersonaShortener:
         sizes = await self._prompts.sizes(need.artifact_key, parts)
         shorten = compression.cut if method is PersonaMethod.CUT else compression.extract
         text = await asyncio.to_thread(shorten, parts, sizes, need.budget)
+        return await self._row(need, method, text)
+
+    async def _row(self, need: Need, method: PersonaMethod, text: str) -> dict[str, Any]:
         [tokens] = await self._prompts.sizes(need.artifact_key, [text])
         kept = await asyncio.to_thread(compression.kept_share, need.original, text)
         return {
