@@ -50,3 +50,11 @@ def test_nothing_comes_of_nothing() -> None:
 def test_text_without_spaces_is_kept_too() -> None:
     said = "我的猫叫小黑。我住在上海。"  # my cat is called Xiao Hei; I live in Shanghai
     assert "小黑" in digest("", talk(said), "Ada", 60)
+
+
+def test_of_a_very_long_conversation_the_newest_part_is_read() -> None:
+    old, new = "My stoat is called Ermintrude.", FACT
+    filler = ["so it went on " * 280] * 200
+    found = digest("", talk(old, *filler, new), "Ada", 40)
+    assert new in found
+    assert old not in found

@@ -18,7 +18,7 @@ from guanaco_server.lore.activation import BYTES_PER_TOKEN, tokens
 from guanaco_server.prompts.layouts import Utterance
 
 USER = "The user"
-MOST_TURNS = 1_000  # the newest ones are read
+MOST_READ_CHARS = 400_000  # of the newest turns: 0.2 s
 MOST_SENTENCES = 2_000  # the newest ones compete
 MOST_MISSES = 50  # sentences in a row that do not fit: then the budget is used up
 MOST_CHARS = 4_000  # of a turn
@@ -59,7 +59,7 @@ def digest(previous: str, turns: Sequence[Utterance], bot_name: str, budget: int
         budget: The tokens that it may take.
     """
     found = [*_kept_before(previous, bot_name)]
-    found += deque(_said(turns[-MOST_TURNS:], bot_name, len(found)), maxlen=MOST_SENTENCES)
+    found += deque(_said(_newest(turns), bot_name, len(found)), maxlen=MOST_SENTENCES)
     if not found:
         return ""
     seen_in = Counter(word for sentence in found for word in sentence.words)
@@ -97,6 +97,16 @@ def _kept_before(previous: str, bot_name: str) -> Iterable[_Sentence]:
         for text in _sentences(told):
             yield _sentence(place, speaker, text, KEPT_BONUS)
             place += 1
+
+
+def _newest(turns: Sequence[Utterance]) -> Sequence[Utterance]:
+    """Return the newest turns, as many as are read."""
+    left = MOST_READ_CHARS
+    for place in range(len(turns) - 1, -1, -1):
+        left -= min(MOST_CHARS, len(turns[place].content))
+        if left < 0:
+            return turns[place + 1 :]
+    return turns
 
 
 def _said(turns: Sequence[Utterance], bot_name: str, place: int) -> Iterable[_Sentence]:
