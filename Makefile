@@ -30,7 +30,7 @@ test: both  ## every test, with real vLLM and on both databases (ARGS='-k chat' 
 	@$(TEST) 3 $(ARGS)
 
 test-fast: setup  ## unit tests, and the integration tests on SQLite that start no process; under 3 minutes
-	@$(TEST) 2 tests/integration tests/unit --databases=sqlite -m "not engine and not postgres and not slow" $(ARGS)
+	@$(TEST) 3 tests/integration tests/unit --databases=sqlite -m "not engine and not postgres and not slow" $(ARGS)
 
 check: lint  ## lint, and the unit tests; under a minute
 	@$(TEST) 2 tests/unit -m "not engine and not postgres"

@@ -36,6 +36,7 @@ PUBLIC = {
 }
 
 
+@pytest.mark.slow
 async def test_a_key_is_shown_once_and_stored_as_a_hash(database: Database) -> None:
     world = World(database)
     admin = await world.http(Role.ADMIN)

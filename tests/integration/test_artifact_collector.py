@@ -108,6 +108,7 @@ async def test_an_artifact_can_be_touched_before_it_is_made(yard: Yard) -> None:
     assert (await yard.rows())[LOOSE].size_bytes > 0
 
 
+@pytest.mark.slow
 async def test_whoever_needs_an_artifact_on_its_way_out_waits_until_it_is_gone(
     yard: Yard,
 ) -> None:
@@ -184,6 +185,7 @@ async def test_a_deletion_whose_platform_died_is_finished_by_the_next_sweep(yard
     assert await yard.rows() == {}
 
 
+@pytest.mark.slow
 async def test_or_by_whoever_needs_that_artifact(yard: Yard) -> None:
     await yard.store_loose(LOOSE)
     await yard.collector.sweep()

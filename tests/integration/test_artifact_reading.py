@@ -113,6 +113,7 @@ def test_a_tensor_of_one_rank_alone_is_verified_by_it(manifest: Manifest, path: 
     assert is_refused(path, manifest, alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead_bytes", [1, 80 * MIB, 1024 * MIB])
 def test_http_gives_the_same_and_every_byte_to_the_sink(
     manifest: Manifest, path: Path, ahead_bytes: int

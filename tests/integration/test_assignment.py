@@ -226,6 +226,7 @@ async def test_what_loses_its_server_is_passed_over_before_the_next_look(world: 
     assert (await http.get("/assignment")).json() == {"submission_id": "mid_v1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["newest", "uniform", "adaptive"])
 @pytest.mark.both_databases
 async def test_with_a_seed_every_assignment_can_be_made_again(world: Assigning, kind: str) -> None:

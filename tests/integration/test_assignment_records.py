@@ -94,6 +94,7 @@ async def test_only_an_admin_may_see_it_and_without_a_seed_there_is_nothing_to_s
     assert (nothing.status_code, nothing.json()["error"]) == (404, "conversation_not_found")
 
 
+@pytest.mark.slow
 async def test_many_messages_to_a_submission_that_is_gone_cost_one_snapshot(
     world: Assigning, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +113,7 @@ async def test_many_messages_to_a_submission_that_is_gone_cost_one_snapshot(
     assert looks == 1
 
 
+@pytest.mark.slow
 async def test_what_another_process_published_a_moment_ago_is_found(database: Database) -> None:
     here, there = Assigning(database), Assigning(database)
     await here.publish_all("old_v1")

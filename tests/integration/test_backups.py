@@ -80,6 +80,7 @@ async def world(database: Database, tmp_path: Path) -> BackedUp:
     return await BackedUp(database).begin(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.both_databases
 async def test_a_backup_is_proved_by_restoring_it(world: BackedUp) -> None:
     made = await world.back_up()
@@ -263,6 +264,7 @@ async def test_two_backups_are_not_written_at_once(world: BackedUp, tmp_path: Pa
         await world.back_up()
 
 
+@pytest.mark.slow
 @SQLITE_ONLY
 async def test_a_restore_sets_aside_what_was_there(world: BackedUp, tmp_path: Path) -> None:
     made = await world.back_up()

@@ -85,6 +85,7 @@ async def test_a_canary_brings_places_of_its_own(world: RollingWorld) -> None:
         turn.__exit__()
 
 
+@pytest.mark.slow
 async def test_a_canary_that_is_as_good_takes_over_when_its_time_is_over(
     world: RollingWorld,
 ) -> None:

@@ -108,6 +108,7 @@ async def test_its_python_runs(
     assert reply.content
 
 
+@pytest.mark.slow
 async def test_its_requests_are_those_of_the_api(database: Database) -> None:
     paths = World(database).app.openapi()["paths"]
     there = {

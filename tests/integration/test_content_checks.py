@@ -219,6 +219,7 @@ def failing(fault: ModelServerFault) -> Callable[[str], tuple[float, ...]]:
     return rewards
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rewards", "code", "says"),
     [

@@ -170,6 +170,7 @@ async def test_a_season_without_counted_duels_keeps_its_schema(world: Arena) -> 
     assert (json.loads(frozen["ranking"])["schema"], "duels" in frozen["ranking"]) == (2, False)
 
 
+@pytest.mark.slow
 async def test_with_style_control_length_wins_nothing(world: Arena) -> None:
     """TWO wins by long replies alone; where THREE writes as long ones, it wins as often."""
     long, short = "word " * 200, "word"

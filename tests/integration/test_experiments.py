@@ -225,6 +225,7 @@ async def test_another_process_serves_the_conversation_in_its_variant(database: 
     assert other.running.enter("a", "b", "open") is not None, "it has looked"
 
 
+@pytest.mark.slow
 async def test_every_process_learns_by_itself_that_one_has_started(database: Database) -> None:
     world = Trying(database)
     admin, _ = await world.begin()

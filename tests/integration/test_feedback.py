@@ -104,6 +104,7 @@ async def test_a_cursor_that_is_none_of_ours_is_refused(
             assert (answer.status_code, answer.json()["error"]) == (422, "invalid_input")
 
 
+@pytest.mark.slow
 async def test_no_raw_user_id_reaches_a_developer(world: Rated) -> None:
     http = await world.http(Role.BACKEND)
     developer = await world.http(Role.DEVELOPER, "ada")

@@ -184,6 +184,7 @@ async def test_a_filter_that_makes_no_sense_gets_a_sentence(
                 assert word in answer.json()["detail"]
 
 
+@pytest.mark.slow
 async def test_an_export_holds_the_same_in_every_format(world: Talkative) -> None:
     await world.rate(words="=HYPERLINK(1)", says=("hi, “you”\n=1+1",))
     await world.rate("bob", thumbs_up=False, words="")

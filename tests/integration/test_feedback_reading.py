@@ -95,6 +95,7 @@ async def test_a_csv_has_parameters_and_times_and_marks_deleted_turns(world: Web
     assert [bool(timings) for timings in json.loads(row["timings"])] == [False, True, True]
 
 
+@pytest.mark.slow
 async def test_reading_goes_on_and_back_over_pages_in_both_orders(world: WebWorld) -> None:
     backend = await world.accounts.built_in("app", Role.BACKEND)
     for number in range(29):  # with the world's own more than a page

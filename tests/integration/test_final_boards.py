@@ -86,6 +86,7 @@ async def world(database: Database) -> Cup:
     return await Cup(database).begin()
 
 
+@pytest.mark.slow
 async def test_ratings_after_the_end_make_nobody_devoted(world: Cup) -> None:
     for _ in range(DEVOTED_RATINGS - 5):
         await world.rate("fan", True)
@@ -126,6 +127,7 @@ async def test_a_window_that_is_moved_lifts_the_flags_of_what_it_leaves_out(worl
     assert all(flag["lifted_at"] for flag in flags)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [5, 6])
 async def test_what_is_counted_step_by_step_is_what_the_season_ranks(world: Cup, seed: int) -> None:
     rng = random.Random(seed)

@@ -30,6 +30,7 @@ async def world(database: Database) -> World:
     return world
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", [None, Role.DEVELOPER, Role.BACKEND, Role.ADMIN])
 async def test_no_kept_request_breaks_the_platform(world: World, role: Role | None) -> None:
     name = "ada" if role is Role.DEVELOPER else f"fuzz-{role}"

@@ -281,6 +281,7 @@ class _Trickle(BaseHTTPRequestHandler):
         return
 
 
+@pytest.mark.slow
 async def test_a_body_that_trickles_is_given_up() -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), _Trickle) as trickling:
         trickling.daemon_threads = True

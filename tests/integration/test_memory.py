@@ -235,6 +235,7 @@ async def test_before_anything_was_said_there_is_nothing_to_correct(database: Da
     assert (answer.status_code, answer.json()["error"]) == (422, "invalid_input")
 
 
+@pytest.mark.slow
 async def test_what_was_erased_is_neither_summarized_nor_recalled(database: Database) -> None:
     server = NotingServer("nothing of it")
     params = PARAMS.model_copy(update={"recall_tokens": 32})
@@ -376,6 +377,7 @@ async def test_an_erasure_during_a_turn_reaches_it(database: Database) -> None:
     assert (await remembered(http, second))["summaries"] == []
 
 
+@pytest.mark.slow
 async def test_a_source_is_known_through_a_memory_that_was_erased(database: Database) -> None:
     server = NotingServer("nothing of it")
     world, http, first, second = await two_talks(database, server)

@@ -145,6 +145,7 @@ def test_the_newest_file_is_alembics_one_head() -> None:
     assert ScriptDirectory(str(SCRIPTS)).get_heads() == [newest_revision()]
 
 
+@pytest.mark.slow
 async def test_the_migrations_make_exactly_the_tables_that_the_code_has(empty: Database) -> None:
     def differences(connection: Connection) -> list[Any]:
         partitions = partitions_in(connection)

@@ -111,6 +111,7 @@ async def test_a_turn_follows_its_model_that_is_awake_elsewhere(
     assert world.deployments.replicas(TALKED_TO) == ("memory://elsewhere",)
 
 
+@pytest.mark.slow
 async def test_waking_takes_nothing_of_the_time_for_the_first_token(
     database: Database, tmp_path: Path
 ) -> None:
@@ -137,6 +138,7 @@ async def test_a_model_whose_server_ended_in_its_sleep_is_woken(
     assert answer.status_code == 200, answer.text
 
 
+@pytest.mark.slow
 async def test_a_model_that_is_nowhere_is_given_up(database: Database, tmp_path: Path) -> None:
     """The table says that it is awake where another model is, and nobody mends that."""
     world = Hot(database)

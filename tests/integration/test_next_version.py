@@ -97,6 +97,7 @@ async def test_a_message_of_an_unknown_sender_is_shown_and_left_out_of_prompts(
     assert "narrator" in [one["sender"] for one in read.json()["messages"]]
 
 
+@pytest.mark.slow
 async def test_an_unknown_status_is_not_routed_to_and_is_shown(world: Rolling) -> None:
     admin, backend = await world.begin()
     await rewrite(world.database, "submissions", {"id": ID}, status="hibernating")

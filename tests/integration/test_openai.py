@@ -133,6 +133,7 @@ async def test_each_error_under_v1_has_a_text_that_the_client_shows(database: Da
             assert one.type
 
 
+@pytest.mark.slow
 async def test_chats_that_differ_only_after_a_long_beginning_go_to_all_submissions(
     database: Database,
 ) -> None:
@@ -311,6 +312,7 @@ CANNOT_BE_DONE: list[tuple[dict[str, object], str]] = [
 ]
 
 
+@pytest.mark.slow
 async def test_what_cannot_be_done_is_refused_in_a_sentence(
     database: Database, subtests: pytest.Subtests
 ) -> None:

@@ -26,6 +26,7 @@ def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
             yield f"{method.upper()} {path}", operation
 
 
+@pytest.mark.slow
 def test_it_is_a_valid_document_of_schemas_that_are_sent(document: dict[str, Any]) -> None:
     validate(document)
     assert "HTTPValidationError" not in json.dumps(document)

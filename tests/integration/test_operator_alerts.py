@@ -160,6 +160,7 @@ async def test_counts_of_several_processes_are_added_up(database: Database) -> N
     assert (level.windows[0].answered, level.windows[0].failed) == (7, 6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", [500, "hang", "close", "garbage", REDIRECT, "endless"])
 async def test_a_receiver_that_misbehaves_gets_the_message_again_and_again(
     answer: int | str, database: Database

@@ -58,6 +58,7 @@ async def test_a_run_begun_before_a_stage_existed_is_finished(
     assert statuses == sorted(set(statuses), key=statuses.index), "no status comes twice"
 
 
+@pytest.mark.slow
 @pytest.mark.both_databases
 async def test_a_run_begun_by_version_1_is_finished(pipelines: Pipelines) -> None:
     pipelines.set("hold-deploy")
@@ -89,6 +90,7 @@ async def test_two_versions_side_by_side_finish_every_run(pipelines: Pipelines) 
         assert set(ALL) <= set(done)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_panic", [True, False])
 async def test_an_exception_of_any_kind_fails_the_submission(
     pipelines: Pipelines, is_panic: bool
@@ -101,6 +103,7 @@ async def test_an_exception_of_any_kind_fails_the_submission(
     assert await pipelines.world.deployments.list_wishes() == []
 
 
+@pytest.mark.slow
 @pytest.mark.both_databases
 async def test_a_run_whose_workflow_was_deleted_goes_on(pipelines: Pipelines) -> None:
     submission_id = await killed_in_deploy(pipelines)
@@ -124,6 +127,7 @@ async def test_a_run_whose_workflow_was_cancelled_outside_fails_with_a_sentence(
     assert await pipelines.world.deployments.list_wishes() == []
 
 
+@pytest.mark.slow
 @pytest.mark.both_databases
 async def test_waiting_for_room_holds_no_place(pipelines: Pipelines) -> None:
     pipelines.start(pipeline_concurrency=1, max_model_servers=1)

@@ -333,6 +333,7 @@ async def test_a_reward_model_in_use_is_not_torn_down(database: Database) -> Non
     assert (await http.post(f"/submissions/{REWARD}/teardown")).status_code == 200
 
 
+@pytest.mark.slow
 async def test_a_reward_model_is_never_assigned_shown_on_the_leaderboard_or_talked_to(
     database: Database,
 ) -> None:

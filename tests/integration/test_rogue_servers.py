@@ -119,6 +119,7 @@ class Roomy(Patient):
     changes = {**Patient.changes, "replica_max_streams": 200}
 
 
+@pytest.mark.slow
 async def test_as_many_replies_are_chosen_among_candidates_as_users_ask_for(
     database: Database,
 ) -> None:
@@ -221,6 +222,7 @@ NO_MESSAGES: list[tuple[bytes, int, str]] = [
 ]
 
 
+@pytest.mark.slow
 async def test_a_message_that_cannot_be_one_is_refused_in_a_sentence(
     database: Database, subtests: pytest.Subtests
 ) -> None:

@@ -63,6 +63,7 @@ async def test_a_sleeping_model_that_an_app_chooses_is_woken(database: Database)
     assert await world.phase("acme-tiny_v1") is Phase.WAKING
 
 
+@pytest.mark.slow
 @pytest.mark.both_databases
 async def test_with_all_models_asleep_an_opening_wakes_one_and_does_not_wait(
     database: Database,
@@ -203,6 +204,7 @@ async def test_what_had_to_go_unrated_comes_back_when_there_is_room(database: Da
     assert await world.phase("old") is Phase.READY
 
 
+@pytest.mark.slow
 async def test_a_conversation_of_what_had_to_go_is_told_what_it_waits_for(
     database: Database,
 ) -> None:
@@ -257,6 +259,7 @@ async def under(world: Scaled, requests: int, seconds: int = 60) -> None:
         world.clock.advance(5)
 
 
+@pytest.mark.slow
 @pytest.mark.both_databases
 async def test_replicas_follow_the_load_without_a_restart(database: Database) -> None:
     world = await scaled_up(database)
@@ -330,6 +333,7 @@ class Peaked(Scaled):
             await self.rate(backend, await self.open(backend, submission_id))
 
 
+@pytest.mark.slow
 async def test_peaks_wake_submissions_and_raise_replicas_and_let_them_sleep_again(
     database: Database,
 ) -> None:

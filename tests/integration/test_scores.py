@@ -178,6 +178,7 @@ async def world(database: Database) -> Rated:
     return await Rated(database).begin()
 
 
+@pytest.mark.slow
 @settings(
     max_examples=12,
     deadline=None,

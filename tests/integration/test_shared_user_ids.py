@@ -69,6 +69,7 @@ async def test_each_has_a_vote_and_a_pseudonym(world: TwoApps) -> None:
     assert first == again != second
 
 
+@pytest.mark.slow
 async def test_two_developers_read_no_id_in_common(world: TwoApps) -> None:
     """The old client's ids are made of the pseudonyms, so they are looked at too."""
     await world.publish(await world.account(Role.DEVELOPER, "grace"), "acme-tiny_v2")
@@ -88,6 +89,7 @@ async def test_two_developers_read_no_id_in_common(world: TwoApps) -> None:
     assert {one for one in read["ada"] & read["grace"] if not BOT_ID.fullmatch(one)} == set()
 
 
+@pytest.mark.slow
 async def test_who_rates_too_fast_in_one_app_is_welcome_in_the_other(world: TwoApps) -> None:
     for _ in range(RATINGS_PER_MINUTE):
         assert await world.rate(world.one, "17", True) == 201

@@ -64,6 +64,7 @@ async def rendered(prompts: PromptService, key: str, text: str, within_s: float 
     )
 
 
+@pytest.mark.slow
 async def test_a_slow_templates_queue_holds_up_no_other_template_and_no_other_thread(
     store: MemoryStore, prompts: PromptService
 ) -> None:

@@ -76,6 +76,7 @@ async def test_a_board_or_rank_that_is_not_there_is_said_to_be_so(
     assert (answer.status_code, answer.json()["error"]) == (status, code), answer.text
 
 
+@pytest.mark.slow
 async def test_ids_that_were_made_for_one_submission_are_noticed(world: Board) -> None:
     for number in range(14):
         for name in (GOOD, BAD):

@@ -199,6 +199,7 @@ async def test_a_follower_gets_each_event_as_it_comes_and_ends_with_the_run(
         assert [event["seq"] for event in sse(await whole)] == [1, 2, 3]
 
 
+@pytest.mark.slow
 async def test_a_deactivated_submission_gets_no_new_conversation_but_keeps_its_own(
     database: Database,
 ) -> None:
@@ -227,6 +228,7 @@ async def test_a_deactivated_submission_gets_no_new_conversation_but_keeps_its_o
     await world.routing.stop()
 
 
+@pytest.mark.slow
 async def test_a_submission_that_is_torn_down_is_withdrawn_and_its_conversations_end(
     database: Database,
 ) -> None:

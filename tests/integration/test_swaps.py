@@ -215,6 +215,7 @@ async def test_a_server_that_dies_silently_in_a_swap_is_replaced(
     assert await world.phase(SECOND) is Phase.READY
 
 
+@pytest.mark.slow
 async def test_a_server_that_hangs_in_a_swap_is_replaced(
     database: Database, tmp_path: Path
 ) -> None:

@@ -72,6 +72,7 @@ async def test_of_a_bad_sweep_nothing_is_entered(world: Limited) -> None:
     assert (await http.get("/quota")).json()["per_hour"]["used"] == 0
 
 
+@pytest.mark.slow
 async def test_another_request_with_the_key_is_refused(world: Limited) -> None:
     http = await world.http(Role.DEVELOPER)
     assert (await enter(http, request())).status_code == 202

@@ -156,6 +156,7 @@ async def test_other_requests_are_traced_and_probes_are_not(
     assert sorted(names) == ["GET /api/v1/leaderboard", "GET /api/v1/submissions"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["nobody listens", "never answers", "refuses"])
 async def test_a_receiver_that_is_away_fails_no_turn(
     database: Database, receiver: OtlpReceiver, kind: str
@@ -173,6 +174,7 @@ async def test_a_receiver_that_is_away_fails_no_turn(
             assert answer.status_code == 200
 
 
+@pytest.mark.slow
 async def test_a_full_queue_drops_spans_and_holds_up_nobody(receiver: OtlpReceiver) -> None:
     receiver.may_answer.clear()
     tracing = build_tracing(Settings(otlp_endpoint=receiver.url, trace_sample_ratio=1))

@@ -29,6 +29,7 @@ PARAMS = GenerationParams(max_input_tokens=512, summary_tokens=64, recall_tokens
 DAY_S = 86_400
 
 
+@pytest.mark.slow
 async def test_a_fact_of_turn_3_is_in_the_prompt_of_turn_400(database: Database) -> None:
     world = World(database, Script(("Aye, aye.",)))
     ada = await world.account(Role.DEVELOPER, "ada")

@@ -92,6 +92,7 @@ async def test_an_empty_board_has_no_verdict_and_no_board_is_not_found(world: Bo
     assert (missing.status_code, missing.json()["error"]) == (404, "competition_not_found")
 
 
+@pytest.mark.slow
 async def test_past_seasons_are_the_prior(world: Board) -> None:
     developer = await world.account(Role.DEVELOPER, "grace")
     names = [f"old{at}_v1" for at in range(10)]

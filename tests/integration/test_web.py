@@ -268,6 +268,7 @@ async def test_people_get_pages_and_programs_get_json(world: WebWorld) -> None:
     assert (await browser(world).get("/?competition=none")).status_code == 404
 
 
+@pytest.mark.slow
 async def test_the_reference_lists_every_call_of_the_api_and_no_page(world: WebWorld) -> None:
     page = (await browser(world).get("/docs")).text
     for route in api_routes(world.app.routes):
@@ -297,6 +298,7 @@ async def test_the_leaderboard_is_sorted_and_searched_by_links(world: WebWorld) 
     assert await order("q=nobody") == []
 
 
+@pytest.mark.slow
 @pytest.mark.both_databases
 async def test_the_feedback_viewer_filters_and_exports(world: WebWorld) -> None:
     account = await world.account(Role.DEVELOPER, "ada")

@@ -42,6 +42,7 @@ async def rated(database: Database) -> WebWorld:
     return world
 
 
+@pytest.mark.slow
 async def test_the_history_ends_with_the_present_score(database: Database) -> None:
     world = await rated(database)
     backend = await world.account(Role.BACKEND, "app")
@@ -102,6 +103,7 @@ async def test_a_scored_competition_shows_its_score_everywhere(database: Databas
     assert "Score, with its 95 % interval" in mine
 
 
+@pytest.mark.slow
 async def test_shared_ranks_are_marked_and_not_highlighted(database: Database) -> None:
     world = WebWorld(database)
     ada = await world.account(Role.DEVELOPER, "ada")
@@ -118,6 +120,7 @@ async def test_shared_ranks_are_marked_and_not_highlighted(database: Database) -
     assert '<p class="figure">=2<' in public
 
 
+@pytest.mark.slow
 async def test_of_a_long_time_a_point_a_day_is_drawn_and_the_newest(database: Database) -> None:
     world = await rated(database)
     kept = await world.scores.history.of("acme-tiny_v1")

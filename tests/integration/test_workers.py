@@ -179,6 +179,7 @@ async def test_a_dead_workers_duty_passes_on(workers: Sequence[Worker], clock: F
     await second.heartbeat.stop()
 
 
+@pytest.mark.slow
 async def test_a_lease_is_held_by_one_at_a_time(workers: Sequence[Worker]) -> None:
     inside: list[str] = []
     most = 0

@@ -22,6 +22,7 @@ async def has_no_thread_but(before: set[threading.Thread]) -> bool:
     return not any("dbos-background" in name or "queue" in name for name in left)
 
 
+@pytest.mark.slow
 async def test_dbos_has_no_threads_while_it_rests(database_url: str) -> None:
     ended: list[str] = []
     has_ended = asyncio.Event()

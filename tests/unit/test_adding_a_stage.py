@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import guanaco
 from guanaco.submissions import Stage
 
@@ -53,6 +55,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.slow
 def test_a_new_stage_is_one_entry_and_one_function(tmp_path: Path) -> None:
     shutil.copytree(Path(guanaco.__file__).parent, tmp_path / "guanaco")
     table = tmp_path / "guanaco" / "submissions.py"

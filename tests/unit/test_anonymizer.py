@@ -52,6 +52,7 @@ def test_a_tag_is_never_found_again() -> None:
         assert anonymizer.text(once, "Sam") == once
 
 
+@pytest.mark.slow
 @given(st.text(max_size=200), st.sampled_from(HIDDEN))
 def test_what_surrounds_it_neither_breaks_nor_lengthens_anything(
     around: str, line: tuple[str, str]

@@ -85,6 +85,7 @@ def test_rooms_construct_services() -> None:
     assert len(SERVICES) > 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["tests", "benchmarks"])
 def test_no_test_builds_a_room_by_hand(folder: str) -> None:
     found = []

@@ -56,6 +56,7 @@ entries_strategy = st.lists(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=40, deadline=None)
 @given(entries=entries_strategy, data=st.data())

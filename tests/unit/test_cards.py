@@ -103,6 +103,7 @@ def test_a_v3_card_in_a_png_can_be_read_by_v2_readers_too() -> None:
     assert content(older) == V3
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.dictionaries(st.text(st.characters(exclude_categories=("Cs",)), max_size=8), JSON))
 def test_fields_that_nobody_knows_are_given_back(unknown: dict[str, Any]) -> None:

@@ -27,6 +27,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> str:
     return "data"
 
 
+@pytest.mark.slow
 def test_a_backup_is_made_listed_verified_and_restored(data: str, capsys: Any) -> None:
     here = ["--data-dir", data]
     assert run(["backup", *here, "--to", "kept"]) == 0

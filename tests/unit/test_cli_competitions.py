@@ -138,6 +138,7 @@ def test_a_score_that_is_the_ratio_is_shown_once_and_what_it_is_sorted_by_too(
     assert shown_rows(capsys) == [cells]
 
 
+@pytest.mark.slow
 def test_the_choices_of_sort_are_the_servers(server: Any, capsys: Any) -> None:
     choices, _ = get_args(leaderboard.Sort)
     assert list(get_args(choices)) == list(LeaderboardSort)

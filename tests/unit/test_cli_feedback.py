@@ -140,6 +140,7 @@ def test_an_export_is_written_whole_or_not_at_all(server: Any, tmp_path: Path, c
     assert [path.name for path in tmp_path.glob("*mine*")] == ["mine.csv"]
 
 
+@pytest.mark.slow
 def test_erasing_asks_first(server: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     known_as = {"ada": "user_0b"}
     erased = {"user": "user_0a", "conversations": 2, "messages": 4, "ratings": 1} | {
@@ -338,6 +339,7 @@ class Terminal:
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_the_reader_pages_by_keyboard_and_leaves_the_terminal_as_it_was(loopback: str) -> None:
     terminal = Terminal("feedback", "x", "--read", url=loopback)

@@ -73,6 +73,7 @@ def test_usage_has_no_braces(path: list[str], usage: str) -> None:
     assert f"Usage: {usage}\n" in shown
 
 
+@pytest.mark.slow
 def test_no_help_is_wider_than_80_columns() -> None:
     too_wide = []
     for name, group in groups():

@@ -26,6 +26,7 @@ def no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 def test_migrating_twice_says_that_there_was_nothing_to_do(tmp_path: Path, capsys: Any) -> None:
     arguments = ["migrate", "--data-dir", str(tmp_path / "data")]
     assert run(arguments) == 0
@@ -45,6 +46,7 @@ def test_the_first_key_is_shown_once_and_alone_on_stdout(tmp_path: Path, capsys:
     assert "has an admin key already" in shown.err
 
 
+@pytest.mark.slow
 def test_an_admin_key_is_made_where_the_last_one_was_revoked(tmp_path: Path, capsys: Any) -> None:
     data = tmp_path / "data"
     run(["migrate", "--data-dir", str(data)])

@@ -64,6 +64,7 @@ def to_the_better_ratio(arms: Arms) -> bool:
     return (up + 1) / (total + 2) >= (other_up + 1) / (other_total + 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("takes_leader", [in_turns, to_the_better_ratio])
 @pytest.mark.parametrize(("leader", "other"), [(0.5, 0.55), (0.1, 0.15), (0.9, 0.95)])
 def test_looking_after_every_vote_keeps_the_error_of_a_claim(
@@ -127,6 +128,7 @@ def test_a_million_votes_are_compared(ours: VoteCount, theirs: VoteCount) -> Non
     assert compare(ours, theirs, margin=MARGIN, members=1_000).is_better
 
 
+@pytest.mark.slow
 def test_the_prior_of_past_seasons_is_found_again() -> None:
     chance = random.Random(4)
     past = []

@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 SOURCES = ("guanaco", "cli", "server", "migrations")
 OURS = ("guanaco", "guanaco_cli", "guanaco_server", "tests")
@@ -62,6 +64,7 @@ def private_attributes(tree: ast.Module, ours: set[str]) -> Iterator[str]:
             yield ast.unparse(node)
 
 
+@pytest.mark.slow
 def test_no_private_name_of_a_dependency_is_used() -> None:
     files = [path for folder in SOURCES for path in (ROOT / folder).rglob("*.py")]
     trees = {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in files}

@@ -79,6 +79,7 @@ def test_every_event_is_in_the_reference_of_events() -> None:
     assert [name for name in names if f"| `{name.value}` |" not in text] == []
 
 
+@pytest.mark.slow
 def test_the_commands_of_cures_exist() -> None:
     quoted = [each for remedy in REMEDIES.values() for each in QUOTED.findall(" ".join(remedy))]
     assert len(quoted) > 30
@@ -86,6 +87,7 @@ def test_the_commands_of_cures_exist() -> None:
     assert not [each for each in wrong if each]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).as_posix())
 def test_the_commands_of_a_page_exist(page: Path) -> None:
     shown = [*blocks(page, ""), *QUOTED.findall(page.read_text())]
@@ -108,6 +110,7 @@ def test_the_files_of_the_tutorials_are_accepted(tmp_path: Path) -> None:
     assert len(load_sweep(tmp_path / "sweep.yaml").variants) == 6
 
 
+@pytest.mark.slow
 def test_the_code_of_the_pages_passes_the_type_checker(tmp_path: Path) -> None:
     code = [text for page in [*PAGES, DOCS / "sdk.md"] for text in blocks(page, "python")]
     assert len(code) >= 3

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 HEAVY = (
     "alembic",
     "boto3",
@@ -23,6 +25,7 @@ HEAVY = (
 )
 
 
+@pytest.mark.slow
 def test_the_entrance_imports_nothing_heavy() -> None:
     code = f"import sys, guanaco_server.serve; print(*(n for n in {HEAVY} if n in sys.modules))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -55,6 +55,7 @@ def has_turned(above: VoteCount, below: VoteCount, alpha: float, are_apart: bool
     return low <= other_high if are_apart else low < other_low
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [RankingRule.BRADLEY_TERRY, RankingRule.COMBINED])
 def test_the_votes_named_by_influence_turn_a_pair_and_hardly_fewer_do(rule: RankingRule) -> None:
     """Against every set of up to two votes, on boards that are small enough to try them all."""

@@ -88,6 +88,7 @@ def with_more_fields() -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_new_field_is_an_option_of_submit() -> None:
     shown = " ".join(with_more_fields()["help"].split())
     assert "--min-tokens N 0 to 64. No reply is shorter. [default: 0]" in shown
@@ -101,6 +102,7 @@ def test_a_new_field_is_in_openais_api_if_it_has_a_name_there() -> None:
         assert not {"min_tokens", "calmness", "bad_words"} & set(names)
 
 
+@pytest.mark.slow
 def test_a_new_field_is_sent_to_the_model_server_under_its_name() -> None:
     found = with_more_fields()
     names = ("min_tokens", "typical_p", "bad_words")

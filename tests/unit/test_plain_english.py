@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("guanaco", "cli", "server", "migrations", "benchmarks", "examples", "tests")
 FRAGMENT = re.compile(
@@ -25,6 +27,7 @@ def _docstrings() -> Iterator[tuple[str, str]]:
                     yield f"{path.relative_to(ROOT)}:{node.body[0].lineno}", text
 
 
+@pytest.mark.slow
 def test_docstrings_are_no_fragments() -> None:
     found = [f"{place}: {text[:60]}" for place, text in _docstrings() if FRAGMENT.match(text)]
     assert not found, "\n".join([RULE, *found])

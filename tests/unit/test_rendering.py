@@ -108,6 +108,7 @@ def test_a_prompt_is_within_its_budget_and_keeps_persona_and_newest_message(
     assert f"Sam: {newest}\n" in made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gpt_2", "llama_2", "unigram", "word_piece", "far_reaching"])
 @settings(max_examples=2, deadline=None)
 @given(st.integers(0, 1_000), st.integers(700, 1_500))
@@ -128,6 +129,7 @@ def test_over_200_turns_the_prompt_seldom_begins_anew_and_no_turn_comes_back(
     assert 0 < new_beginnings <= BREAKS
 
 
+@pytest.mark.slow
 def test_any_process_finds_the_same_cut() -> None:
     said = turns(*(f"{n} and some more words" for n in range(301)))
     layout = formatter_layout(PromptFormatter(), BOT, "Sam")

@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("guanaco", "cli/guanaco_cli", "server/guanaco_server")
 
 
+@pytest.mark.slow
 def test_a_public_class_name_stands_for_one_class() -> None:
     places: dict[str, list[str]] = defaultdict(list)
     for package in PACKAGES:

@@ -138,6 +138,7 @@ def test_an_impossible_length_is_refused(prefix: bytes, size: int, says: str) ->
         parse_length(prefix, size)
 
 
+@pytest.mark.slow
 def test_more_tensors_than_any_model_has_are_refused() -> None:
     header = b"{" + b",".join(b'"%d":0' % number for number in range(MAX_TENSORS + 1)) + b"}"
     with pytest.raises(ValueError, match="lists 1,000,001 tensors, more than 1,000,000"):

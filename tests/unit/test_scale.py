@@ -42,6 +42,7 @@ def test_ids_of_a_gateway_fall_with_its_turns() -> None:
     assert scale.ids_for_a_thousand(1e6) == 96
 
 
+@pytest.mark.slow
 def test_a_simulated_day_loses_no_turn_and_is_the_same_again() -> None:
     load = scale.Load(2_000)
     day = scale.simulate(load, capacity=8, least=1)
@@ -50,6 +51,7 @@ def test_a_simulated_day_loses_no_turn_and_is_the_same_again() -> None:
     assert day == scale.simulate.__wrapped__(load, capacity=8, least=1)
 
 
+@pytest.mark.slow
 def test_too_few_places_refuse_turns() -> None:
     day = scale.simulate(scale.Load(2_000), capacity=8, least=1, burst=50)
     assert day.refused > 0

@@ -123,6 +123,7 @@ def test_a_replica_with_an_open_stream_is_never_taken(
     assert decide(seen, within, NOW) >= min(seen.busy_replicas, seen.replicas)
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 20), st.integers(1, 300), st.integers(0, 2_000), st.floats(0.1, 1)
 )  # fmt: skip

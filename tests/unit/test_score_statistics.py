@@ -88,6 +88,7 @@ def test_a_user_who_votes_a_lot_weighs_as_much_as_one_who_compares_two() -> None
     assert sum(found.compared) == pytest.approx(2)
 
 
+@pytest.mark.slow
 def test_the_sandwich_covers_the_truth_although_a_users_votes_depend_on_each_other() -> None:
     rng = random.Random(7)
     truth = [-0.8, -0.3, 0.0, 0.4, 0.7]

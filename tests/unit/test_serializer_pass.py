@@ -66,6 +66,7 @@ def data_of(plan: StreamPlan, sink: MemorySink, index: int) -> bytes:
     return bytes(sink.content[placed.data_offset : placed.end])
 
 
+@pytest.mark.slow
 def test_each_byte_is_read_once_and_written_once_and_hashed() -> None:
     tensors = {
         "small": big(10),
@@ -88,6 +89,7 @@ def test_each_byte_is_read_once_and_written_once_and_hashed() -> None:
         assert [facts.crc32 for facts in pump.facts(index)] == [zlib.crc32(p) for p in pieces]
 
 
+@pytest.mark.slow
 def test_a_pass_that_broke_off_goes_on_without_reading_what_it_had() -> None:
     plan, files = planned({f"t{number}": big(16 * MIB, number) for number in range(6)})
     sink = MemorySink(plan.layout.total_bytes)

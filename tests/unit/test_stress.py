@@ -169,6 +169,7 @@ async def checked(
     return await stress.check("memory://x", "x", ["Hi"], GenerationParams(), "salt")
 
 
+@pytest.mark.slow
 async def test_a_fast_server_is_judged_at_a_higher_rate_and_its_knee_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -184,6 +185,7 @@ async def test_a_fast_server_is_judged_at_a_higher_rate_and_its_knee_is_found(
     assert report.capacity in (1, 2)
 
 
+@pytest.mark.slow
 async def test_a_server_that_bears_only_the_required_rate_passes_at_that_rate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
