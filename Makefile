@@ -27,7 +27,7 @@ test: both  ## every test, with real vLLM and on both databases (ARGS='-k chat' 
 	@scripts/setup-debian firefox-esr || true
 	@scripts/setup-debian prometheus || true
 	@scripts/setup-debian nodejs npm && scripts/setup-clients || true
-	@$(TEST) 3 $(ARGS)
+	@$(TEST) 4 $(ARGS)
 
 test-fast: setup  ## unit tests, and the integration tests on SQLite that start no process; under 3 minutes
 	@$(TEST) 3 tests/integration tests/unit --databases=sqlite -m "not engine and not postgres and not slow" $(ARGS)

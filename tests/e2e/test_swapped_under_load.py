@@ -1,4 +1,4 @@
-"""A short run of `make bench-swap ARGS=--proof`: real vLLM, whole processes, artifacts in S3, and two kills in the middle of swaps."""
+"""A short run of `make bench-swap ARGS=--proof`: real vLLM, whole processes, artifacts in S3, and a kill in the middle of a swap."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.fixtures.postgres import find_binaries
 
 pytestmark = [pytest.mark.engine, pytest.mark.postgres]
 ROOT = Path(__file__).parents[2]
-SWAPS, KILLS = 6, 2
+SWAPS, KILLS = 3, 1
 
 
 @pytest.mark.timeout(900)  # 90 s alone on two cores

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from guanaco_server.clusters.cluster import ReplicaPhase, ReplicaState, Trouble
+from guanaco_server.clusters.kubernetes import manifests
 from guanaco_server.clusters.kubernetes import status as problems
 from guanaco_server.clusters.kubernetes.api import DEPLOYMENT, KubernetesApi, connect
 from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
@@ -38,6 +39,13 @@ NO_ROOM = "0/3 nodes are available: 3 node(s) were unschedulable."
 def kubernetes(tmp_path: Path) -> Iterator[FakeWorld]:
     with fake_world(tmp_path) as world:
         yield world
+
+
+@pytest.fixture
+def soon_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that says nothing is given up after 2 s instead of 20; that it is given up is what is tested."""
+    monkeypatch.setattr(manifests, "JOB_STOP_S", 1)
+    monkeypatch.setattr(problems, "LOST_SLACK_S", 1.0)
 
 
 @pytest.fixture
@@ -199,6 +207,7 @@ async def test_a_log_is_read_on_from_where_one_was_in_any_zone(
     assert await reader.rest() == []
 
 
+@pytest.mark.usefixtures("soon_lost")
 async def test_a_job_on_a_lost_node_goes_on_in_another_pod(
     cluster: KubernetesCluster, kubernetes: FakeWorld, tmp_path: Path
 ) -> None:
@@ -211,6 +220,7 @@ async def test_a_job_on_a_lost_node_goes_on_in_another_pod(
     assert (result.exit_code, result.problem, lines) == (0, None, ["first", "second"])
 
 
+@pytest.mark.usefixtures("soon_lost")
 async def test_a_job_that_is_cancelled_on_a_lost_node_is_not_waited_for(
     cluster: KubernetesCluster, kubernetes: FakeWorld
 ) -> None:
@@ -242,6 +252,7 @@ async def test_a_pod_that_waited_for_its_machine_may_fail_to_pull_for_a_while(
     assert (await running).exit_code == 0
 
 
+@pytest.mark.usefixtures("soon_lost")
 async def test_a_limit_holds_for_a_job_on_a_lost_node(
     cluster: KubernetesCluster, kubernetes: FakeWorld
 ) -> None:
