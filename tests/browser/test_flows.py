@@ -12,6 +12,7 @@ from guanaco.accounts import Role
 from guanaco.competitions import CompetitionRequest
 from guanaco_server.deployments.memory_server import Script
 from tests.browser.visiting import LLAMA_BARD, PHONE, Site
+from tests.fixtures.world import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -286,7 +287,9 @@ async def test_the_newest_text_is_in_sight_unless_one_reads_above(site: Site) ->
     await expect(page.locator(".said").last).to_have_text("First.")
     assert await page.evaluate(IS_HIDDEN) is False
     await page.evaluate("scrollTo(0, 0)")
-    await page.wait_for_function("!follows")
+    await eventually(
+        lambda: page.evaluate("!follows")
+    )  # the page's policy lets nothing evaluate text in it again and again
     go_on.set()
     await expect(page.locator(".bot[data-reply]:not(.writing)")).to_have_count(2)
     assert await page.evaluate("scrollY") == 0, "whoever reads above is left there"
@@ -418,10 +421,8 @@ async def test_reading_on_goes_over_the_end_of_a_page(site: Site) -> None:
     seen = [await chosen(page)]
     for _ in range(26):
         await page.keyboard.press("j")
-        await page.wait_for_function(
-            "before => document.querySelector('#ratings [aria-current]').dataset.id !== before",
-            arg=seen[-1],
-        )
+        current = page.locator("#ratings [aria-current]")
+        await expect(current).not_to_have_attribute("data-id", seen[-1])
         seen.append(await chosen(page))
     assert len(set(seen)) == 27
     await expect(page).to_have_url(re.compile("cursor="))

@@ -13,7 +13,7 @@ from tests.fixtures.postgres import find_binaries
 
 pytestmark = [pytest.mark.engine, pytest.mark.postgres]
 ROOT = Path(__file__).parents[2]
-FAULTS = 12
+FAULTS = 8
 
 
 @pytest.mark.timeout(900)  # the campaign waits for its platform's last answers, at most
