@@ -2,7 +2,7 @@
 
     make bench-evidence ARGS='--seasons=100'
 
-Five kinds of seasons, each looked at every 500 ratings, all from one seed:
+Six kinds of seasons, all from one seed, the first three looked at every 500 ratings:
 equal      20 submissions of the same ratio: how often was one ever shown above another?
 differ     ratios from Beta(12, 8), users who differ by their own taste and by the day, and Thompson sampling, which follows what is
            shown: how often was a submission's interval ever beside the mean chance of those who rated it?
@@ -10,6 +10,7 @@ duels      10,000 duels of users with tastes of their own: how often was a stren
 signals    one submission, a fifth of the conversations rated, and a signal of all of them as a control variate: what it gains, and when it misleads.
 decide     ratios from Beta(12, 8), a look every 100 ratings: after how many ratings is the leader known to be within 5 points of the best, and is it?
            By `decide` with the always-valid test and with Bayes' rule under four priors, and by the other policies.
+settle     the same by duels: the pairs that `decide` chooses and the test of their duels, for users who differ more or less, a look every 50 duels.
 Prints a table, then one line of JSON.
 """
 
@@ -26,7 +27,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import control_variates, decisions, duel_seasons
+from benchmarks import control_variates, decisions, duel_seasons, settling_duels
 from guanaco.competitions import AssignmentKind, AssignmentRule, RankingRule
 from guanaco.simulations import SimulationRequest
 from guanaco_server.simulation.seasons import SeasonPlan, season
@@ -65,6 +66,7 @@ def main() -> None:
         "duels": duelled_seasons(options.seed, options.seasons),
         "signals": control_variates.kinds(options.seed, options.seasons),
         "decide": decided_seasons(options.seed, options.seasons),
+        "settle": settled_seasons(options.seed, options.seasons),
         "seasons": options.seasons,
         "seed": options.seed,
         "submissions": SUBMISSIONS,
@@ -155,8 +157,23 @@ def decided_seasons(seed: int, seasons: int) -> dict[str, Any]:
     return claims
 
 
-def _summary(after: list[int | None], wrong: list[bool]) -> dict[str, float]:
-    ratings = [decisions.MOST_RATINGS if one is None else one for one in after]
+def settled_seasons(seed: int, seasons: int) -> dict[str, Any]:
+    """Return when duels showed that their leader is within the margin of the best, for each kind of users."""
+    found = {}
+    for name, world in settling_duels.WORLDS.items():
+        ended = settling_duels.seasons(seed, seasons, WITHIN, world)
+        found[name] = _summary(
+            [one.after for one in ended],
+            [one.is_wrong for one in ended],
+            settling_duels.MOST_DUELS,
+        )
+    return found
+
+
+def _summary(
+    after: list[int | None], wrong: list[bool], most: int = decisions.MOST_RATINGS
+) -> dict[str, float]:
+    ratings = [most if one is None else one for one in after]
     return {
         "median ratings": float(np.median(ratings)),
         "quarter": float(np.quantile(ratings, 0.25)),
@@ -235,14 +252,15 @@ def show(figures: dict[str, Any]) -> None:
         )
     for name, one in figures["signals"].items():
         print(f"signals, {name}:", ", ".join(f"{what} {value:.3f}" for what, value in one.items()))
-    print(
-        f"{'decide: within 5 points of the best':<44}{'ratings':>9}{'middle half':>20}{'decided':>9}{'wrong':>7}"
-    )
-    for name, one in decide.items():
-        half = f"{one['quarter']:,.0f} to {one['three quarters']:,.0f}"
+    for title, kind in (("decide", decide), ("settle, by duels", figures["settle"])):
         print(
-            f"{name:<44}{one['median ratings']:>9,.0f}{half:>20}{one['decided']:>9.1%}{one['wrong']:>7.1%}"
+            f"{title + ': within 5 points':<48}{'votes':>8}{'middle half':>18}{'decided':>9}{'wrong':>7}"
         )
+        for name, one in kind.items():
+            half = f"{one['quarter']:,.0f} to {one['three quarters']:,.0f}"
+            print(
+                f"{name:<48}{one['median ratings']:>8,.0f}{half:>18}{one['decided']:>9.1%}{one['wrong']:>7.1%}"
+            )
 
 
 def _threshold() -> float:

@@ -180,6 +180,15 @@ class CompetitionRequest(BaseModel):
             raise ValueError("duels.counted needs the ranking bradley_terry or combined.")
         return self
 
+    @property
+    def is_settled_by_duels(self) -> bool:
+        """Whether duels are arranged so that they say who is best, and the verdict is theirs."""
+        return (
+            self.duels.battles
+            and self.duels.counted
+            and self.assignment.kind is AssignmentKind.DECIDE
+        )
+
 
 class Competition(CompetitionRequest):
     id: Slug

@@ -136,7 +136,7 @@ class VerdictPair(BaseModel):
     )
     votes: int | None = Field(
         default=None,
-        description="About how many more votes on both settle an open one, if both ratios stay. None if none would, or by another rule than `thumbs_up`.",
+        description="About how many more votes on both, or duels of the two, settle an open one, if what they say stays. None if none would, or by intervals of strengths.",
     )
 
 
@@ -146,8 +146,16 @@ class LeaderboardVerdict(BaseModel):
     at: datetime
     competition: str
     ranking: RankingRule
-    within: float = Field(description="The competition's margin, in shares of thumbs up.")
-    leader: str | None = Field(description="The first on the board; None without a score.")
+    within: float = Field(
+        description="The competition's margin, in shares of thumbs up; by duels, of the chance to be preferred."
+    )
+    is_by_duels: bool = Field(
+        default=False,
+        description="Whether it is by the duels of the leader with each other one: where the competition counts duels and assigns by `decide`.",
+    )
+    leader: str | None = Field(
+        description="The first on the board, or who leads in duels; None without a score."
+    )
     is_decided: bool = Field(
         description="Whether the leader is shown to be within the margin of every other one. With 95 % this is never said wrongly, however often one looks."
     )

@@ -23,16 +23,16 @@ def headline(verdict: LeaderboardVerdict) -> str:
     if not verdict.pairs:
         return f"{leader} is the only one with a score."
     if all(pair.state == "better" for pair in verdict.pairs):
-        return f"Settled: {leader} is the best."
+        return f"Settled{_how(verdict)}: {leader} is the best."
     if verdict.is_decided:
-        return f"Settled: {leader} is within {margin} of the best."
+        return f"Settled{_how(verdict)}: {leader} is within {margin} of the best."
     still = [pair for pair in verdict.pairs if pair.state not in ("better", "within")]
     everybody = len(still) == len(verdict.pairs)
     number = "any of the others" if everybody else f"{len(still)} of {len(verdict.pairs)} others"
-    said = f"Not settled: {leader} leads, but {number} may be more than {margin} better."
+    said = f"Not settled{_how(verdict)}: {leader} leads, but {number} may be more than {margin} better."
     known = [pair.votes for pair in still if pair.votes is not None]
     if len(known) == len(still):
-        said += f" The hardest to tell needs {about(max(known))}."
+        said += f" The hardest to tell needs {about(max(known), verdict)}."
     return said
 
 
@@ -47,13 +47,11 @@ def pair_headline(verdict: LeaderboardVerdict) -> str:
     """
     pair, leader = verdict.pairs[0], verdict.leader
     if pair.state == "better":
-        return f"Settled: {leader} is better than {pair.submission_id}."
+        return f"Settled{_how(verdict)}: {leader} is better than {pair.submission_id}."
     if pair.state == "within":
-        return (
-            f"Settled: {leader} is at most {margin_words(verdict)} worse than {pair.submission_id}."
-        )
-    more = f" Needed: {about(pair.votes)}." if pair.votes is not None else ""
-    return f"Not settled: {leader} leads, but {pair.submission_id} may be more than {margin_words(verdict)} better.{more}"
+        return f"Settled{_how(verdict)}: {leader} is at most {margin_words(verdict)} worse than {pair.submission_id}."
+    more = f" Needed: {about(pair.votes, verdict)}." if pair.votes is not None else ""
+    return f"Not settled{_how(verdict)}: {leader} leads, but {pair.submission_id} may be more than {margin_words(verdict)} better.{more}"
 
 
 def pair_words(pair: VerdictPair, verdict: LeaderboardVerdict) -> str:
@@ -70,7 +68,7 @@ def pair_words(pair: VerdictPair, verdict: LeaderboardVerdict) -> str:
         return "the leader is better: settled"
     if pair.state == "within":
         return f"at most {margin_words(verdict)} better: settled"
-    return "not yet" if pair.votes is None else f"not yet: {about(pair.votes)}"
+    return "not yet" if pair.votes is None else f"not yet: {about(pair.votes, verdict)}"
 
 
 def chance_words(verdict: LeaderboardVerdict) -> str | None:
@@ -94,7 +92,7 @@ def chance_words(verdict: LeaderboardVerdict) -> str | None:
 
 
 def margin_words(verdict: LeaderboardVerdict) -> str:
-    """Write the margin as points of thumbs up.
+    """Write the margin as points of thumbs up, or of the chance to be preferred.
 
     Args:
         verdict: The verdict, from `Client.verdict`.
@@ -106,15 +104,21 @@ def margin_words(verdict: LeaderboardVerdict) -> str:
     return "1 point" if points == 1 else f"{points:g} points"
 
 
-def about(votes: int) -> str:
-    """Round an estimated number of votes to what it is worth.
+def about(votes: int, verdict: LeaderboardVerdict) -> str:
+    """Round an estimated number of votes, or of duels, to what it is worth.
 
     Args:
         votes: The estimate.
+        verdict: The verdict that it is from.
 
     Returns:
         Such as "about 400 more votes".
     """
+    kind = "duel" if verdict.is_by_duels else "vote"
     digits = max(0, len(str(votes)) - 2)
     rounded = round(votes, -digits)
-    return "about 1 more vote" if rounded == 1 else f"about {rounded:,} more votes"
+    return f"about 1 more {kind}" if rounded == 1 else f"about {rounded:,} more {kind}s"
+
+
+def _how(verdict: LeaderboardVerdict) -> str:
+    return " by duels" if verdict.is_by_duels else ""

@@ -12,6 +12,8 @@ import pytest
 from sqlalchemy import text
 
 from guanaco.accounts import Role
+from guanaco.leaderboard import LeaderboardVerdict
+from guanaco.verdicts import headline
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
 from guanaco_server.duels.tables import BattleRow, DuelRow
@@ -211,3 +213,44 @@ async def test_how_few_votes_decide_is_found_with_duels_beside_them(world: Arena
     )
     (pair,) = answer.json()["pairs"]
     assert (pair["above"], pair["below"]) == (ONE, TWO)
+
+
+async def test_where_duels_decide_they_settle_the_verdict_and_choose_the_next_pair(
+    world: Arena,
+) -> None:
+    await world.put(RULES, assignment={"kind": "decide"})
+    for number in range(25):
+        await world.duel(f"user-{number}", ONE, TWO, "a")
+        await world.duel(f"user-{number}", THREE, ONE, "a" if number % 2 else "b")
+    visitor = world.http_with({})
+    found = (await visitor.get("/leaderboard/verdict", params={"competition": "autumn"})).json()
+    assert (found["is_by_duels"], found["leader"], found["is_decided"]) == (True, ONE, False)
+    by_name = {pair["submission_id"]: pair for pair in found["pairs"]}
+    assert (by_name[TWO]["state"], by_name[THREE]["state"]) == ("better", "open")
+    assert by_name[THREE]["votes"] > 25
+    assert "Not settled by duels" in headline(LeaderboardVerdict.model_validate(found))
+
+    await world.routing.refresh()
+    assert rival_of(world, TWO) == {ONE}
+    assert rival_of(world, ONE) == {THREE, TWO}
+    many = [chosen_rival(world, ONE, str(number)) for number in range(200)]
+    assert many.count(THREE) > 3 * many.count(TWO), "what is open duels, what is new a little"
+
+
+async def test_a_users_duels_on_a_pair_are_one_in_the_verdict(world: Arena) -> None:
+    await world.put(RULES, assignment={"kind": "decide"})
+    for _ in range(19):
+        await world.duel("one-user", ONE, TWO, "a")
+    found = (
+        await world.http_with({}).get("/leaderboard/verdict", params={"competition": "autumn"})
+    ).json()
+    assert found["pairs"][0]["state"] == "open"
+
+
+def rival_of(world: Arena, own: str) -> set[str | None]:
+    return {chosen_rival(world, own, str(number)) for number in range(100)}
+
+
+def chosen_rival(world: Arena, own: str, key: str) -> str | None:
+    live = world.routing.rival("autumn", own, key)
+    return None if live is None else live.serving.id

@@ -42,6 +42,11 @@ UNKNOWN = VerdictPair(submission_id="e_v1", state=VerdictState.OPEN)
             verdict(BETTER, WITHIN, OPEN),
             "Not settled: a_v1 leads, but 1 of 3 others may be more than 5 points better. The hardest to tell needs about 420 more votes.",
         ),
+        (verdict(BETTER, is_by_duels=True), "Settled by duels: a_v1 is the best."),
+        (
+            verdict(BETTER, OPEN, is_by_duels=True),
+            "Not settled by duels: a_v1 leads, but 1 of 2 others may be more than 5 points better. The hardest to tell needs about 420 more duels.",
+        ),
         (
             verdict(OPEN, UNKNOWN),
             "Not settled: a_v1 leads, but any of the others may be more than 5 points better.",

@@ -25,6 +25,7 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.reconciler import Reconciler
 from guanaco_server.deployments.room import DeploymentsRoom, build_deployments, build_reconciler
 from guanaco_server.deployments.versions import ConversationStart
+from guanaco_server.duels.counting import DuelCounts
 from guanaco_server.duels.room import DuelsRoom, build_duels
 from guanaco_server.experiments.room import ExperimentsRoom, build_experiments
 from guanaco_server.experiments.service import Outcomes
@@ -174,6 +175,7 @@ def build_rooms(
         versions=deployments.versions,
         competitions=competitions.service,
         count_votes=leaderboard.leaderboard.votes_by_competition,
+        count_duels=DuelCounts(database).by_pair,
         count_turns=activity.open_streams,
         read_capacities=scaling.capacities.read,
         crowded=places.crowded,

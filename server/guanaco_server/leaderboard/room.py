@@ -60,7 +60,7 @@ def build_leaderboard(
     return LeaderboardRoom(
         leaderboard=LeaderboardService(database, clock, submissions, competitions),
         stability=StabilityService(database, clock, competitions, submissions),
-        verdicts=VerdictService(database, clock, competitions),
+        verdicts=VerdictService(database, clock, competitions, submissions),
         races=RaceReader(database, submissions, competitions),
         uniform=UniformService(database, clock, competitions),
         counter=counter,

@@ -14,12 +14,21 @@ from guanaco.leaderboard import LeaderboardVerdict, VerdictPair, VerdictState
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.leaderboard.counting import queries
+from guanaco_server.leaderboard.ranking.duel_votes import DuelReader, DuelVotes
 from guanaco_server.leaderboard.ranking.queries import ranked_scores
 from guanaco_server.leaderboard.ranking.rules import Standing, margin_of, standings
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.statistics.beta_prior import BetaPrior, chance_within, fit_prior
 from guanaco_server.statistics.decisions import Comparison, compare
+from guanaco_server.statistics.duel_decisions import compare_duels
+from guanaco_server.statistics.duel_strengths import (
+    duels_between,
+    leader_of,
+    results_of,
+    strengths_of,
+)
 from guanaco_server.statistics.votes import VoteCount
+from guanaco_server.submissions.service import SubmissionService
 
 FRESH = timedelta(seconds=30)  # a board of a thousand takes 0.4 s
 MAX_CACHED = 64
@@ -36,7 +45,14 @@ class _Cached:
 class VerdictService:
     """Computes one verdict at a time, and keeps each for some seconds: anybody may ask."""
 
-    def __init__(self, database: Database, clock: Clock, competitions: CompetitionService) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        competitions: CompetitionService,
+        submissions: SubmissionService,
+    ) -> None:
+        self._duels = DuelReader(database, submissions)
         self._database = database
         self._clock = clock
         self._competitions = competitions
@@ -62,6 +78,7 @@ class VerdictService:
                 or now - known.at >= FRESH
                 or known.found.within != competition.assignment.within
                 or known.found.ranking is not competition.ranking
+                or known.found.is_by_duels is not competition.is_settled_by_duels
             ):
                 known = _Cached(now, await self._find(competition, now))
                 self._cached[competition.id] = known
@@ -87,6 +104,9 @@ class VerdictService:
     async def _find(
         self, competition: Competition, now: datetime, only: tuple[str, str] | None = None
     ) -> LeaderboardVerdict:
+        if competition.is_settled_by_duels:
+            duels = await self._duels.read(competition)
+            return await asyncio.to_thread(_by_duels, competition, duels, now, only)
         if competition.ranking is not RankingRule.THUMBS_UP:
             async with self._database.read(may_be_stale=True) as session:
                 scores = await ranked_scores(session, competition.id)
@@ -144,6 +164,33 @@ def _by_thumbs(
     )
 
 
+def _by_duels(
+    competition: Competition, duels: DuelVotes, now: datetime, only: tuple[str, str] | None
+) -> LeaderboardVerdict:
+    """Test the duels of each pair with the one that leads in them; a submission without any has no place in it."""
+    counts, names = duels.by_pair(), sorted(duels.counts())
+    shown = names
+    if only is not None:
+        if missing := set(only) - set(names):
+            raise SubmissionNotFound(min(missing))
+        shown = sorted(only)
+    leader = leader_of(shown, counts) or (shown[0] if only is not None else None)
+    if leader is None:
+        return _verdict(competition, None, [], now)
+    strengths = strengths_of(results_of(names, counts))
+    others = sorted((one for one in shown if one != leader), key=lambda one: (-strengths[one], one))
+    pairs = []
+    for place, name in enumerate(others):
+        found = compare_duels(
+            duels_between(counts, leader, name),
+            margin=competition.assignment.within,
+            members=len(names),
+            foretells=place < FORETOLD,
+        )
+        pairs.append(VerdictPair(submission_id=name, state=_state(found), votes=found.votes))
+    return _verdict(competition, leader, pairs, now)
+
+
 def _by_intervals(
     competition: Competition, board: Sequence[Standing], now: datetime
 ) -> LeaderboardVerdict:
@@ -184,6 +231,7 @@ def _verdict(
         ranking=competition.ranking,
         within=competition.assignment.within,
         leader=leader,
+        is_by_duels=competition.is_settled_by_duels,
         is_decided=bool(pairs) and all(pair.state is not VerdictState.OPEN for pair in pairs),
         pairs=pairs,
     )

@@ -10,7 +10,7 @@ from guanaco_server.database.commits import CommitWatch
 from guanaco_server.deployments.beside import VersionsBeside
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.routing.occupancy import Occupancy, ReadCapacities, ReadCounts
-from guanaco_server.routing.service import CountVotes, RoutingService
+from guanaco_server.routing.service import CountDuels, CountVotes, RoutingService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.sleep import Sleeper
 from guanaco_server.scaling.usage import TrafficRecorder
@@ -35,6 +35,7 @@ def build_routing(
     versions: VersionsBeside,
     competitions: CompetitionService,
     count_votes: CountVotes,
+    count_duels: CountDuels,
     count_turns: ReadCounts,
     read_capacities: ReadCapacities,
     crowded: Callable[[], Set[str]],
@@ -43,7 +44,7 @@ def build_routing(
     canaries: CanaryRecorder,
     commits: CommitWatch,
 ) -> RoutingRoom:
-    """``count_votes`` counts by competition; open turns are by submission, capacities by engine, ``crowded`` those for which turns wait."""
+    """``count_votes`` counts by competition, ``count_duels`` those of one by pair; open turns are by submission, capacities by engine, ``crowded`` those for which turns wait."""
     service = RoutingService(
         clock,
         submissions,
@@ -51,6 +52,7 @@ def build_routing(
         versions,
         competitions,
         count_votes,
+        count_duels,
         Occupancy(count_turns, read_capacities, crowded),
         traffic,
         sleeper,

@@ -23,16 +23,30 @@ from guanaco_server.deployments.beside import VersionsBeside
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.versions import ConversationStart
 from guanaco_server.routing import queries
+from guanaco_server.routing.duelling import Duelling, duelling
 from guanaco_server.routing.occupancy import Occupancy
 from guanaco_server.routing.posterior import Posterior
-from guanaco_server.routing.snapshot import DecisionRecord, Pool, Snapshot, Votes, policy_of, take
+from guanaco_server.routing.snapshot import (
+    DecisionRecord,
+    Pool,
+    Snapshot,
+    Votes,
+    draws,
+    policy_of,
+    take,
+)
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.sleep import Sleeper
 from guanaco_server.scaling.usage import TrafficRecorder
+from guanaco_server.statistics.duel_strengths import PairCounts
 from guanaco_server.submissions.rollouts.canaries import CanaryRecorder, Shown
 from guanaco_server.submissions.service import ServingSubmission, SubmissionService
 
+DUELS_S = (
+    5.0  # between two plans of a competition's duels, at least: counting a million takes a second
+)
+DUELS_SHARE = 20  # so many times as long as the counting took, at least
 REFRESH_S = 1.0  # how old a rating's count may be; statuses come at once
 AGE_S = 5.0  # without commits: well within http/health.py's STALE_S
 
@@ -40,6 +54,7 @@ MOST_TRIES = 8  # submissions by the rule that a persona may not fit, and then a
 
 Fits = Callable[[ServingSubmission], Awaitable[bool]]
 CountVotes = Callable[[], Awaitable[Mapping[str, Mapping[str, Votes]]]]
+CountDuels = Callable[[str], Awaitable[PairCounts]]
 
 logger = logging.getLogger(__name__)
 
@@ -81,19 +96,21 @@ class RoutingService:
         versions: VersionsBeside,
         competitions: CompetitionService,
         count_votes: CountVotes,
+        count_duels: CountDuels,
         occupancy: Occupancy,
         traffic: TrafficRecorder,
         sleeper: Sleeper,
         canaries: CanaryRecorder,
         commits: CommitWatch,
     ) -> None:
-        """``count_votes`` gives the votes by competition and submission."""
+        """``count_votes`` gives the votes by competition and submission, ``count_duels`` a competition's duels by pair."""
         self._clock = clock
         self._submissions = submissions
         self._deployments = deployments
         self._versions = versions
         self._competitions = competitions
         self._count_votes = count_votes
+        self._count_duels = count_duels
         self._occupancy = occupancy
         self._traffic = traffic
         self._sleeper = sleeper
@@ -103,6 +120,8 @@ class RoutingService:
         self._votes: Mapping[str, Mapping[str, Votes]] = {}
         self._rules: dict[str, Competition] = {}
         self._pools: dict[str, Pool] = {}
+        self._duels: dict[str, PairCounts] = {}
+        self._count_again_at: dict[str, float] = {}
         self._uniform: set[str] = set()  # competitions whose rule only a newer version knows
         self._posterior = Posterior()
         self._seed = secrets.randbits(63)  # of the competitions that have none
@@ -137,11 +156,23 @@ class RoutingService:
         self._votes = await self._count_votes()
         self._serving = {submission.id: submission for submission in serving}
         for competition in competitions:
+            await self._read_duels(competition)
             await self._prepare(competition)
         running = {competition.id for competition in competitions}
         for ended in self._rules.keys() - running:
             del self._rules[ended], self._pools[ended]
+            self._duels.pop(ended, None)
         self._refreshed_at = self._read_at = now
+
+    async def _read_duels(self, competition: Competition) -> None:
+        """Count them anew where they settle who is best, and enough time has passed."""
+        began = time.monotonic()
+        if not competition.is_settled_by_duels:
+            self._duels.pop(competition.id, None)
+        elif competition.id not in self._duels or began >= self._count_again_at[competition.id]:
+            self._duels[competition.id] = await self._count_duels(competition.id)
+            took_s = time.monotonic() - began
+            self._count_again_at[competition.id] = began + max(DUELS_S, DUELS_SHARE * took_s)
 
     async def _write_counts(self) -> None:
         await self._traffic.write()
@@ -314,11 +345,23 @@ class RoutingService:
     def rival(self, competition_id: str, own: str, key: str) -> LiveSubmission | None:
         """Choose another submission that answers beside ``own``, by the competition's rule. It must be awake: None while no other is."""
         pool = self._pools.get(competition_id)
-        chosen = None if pool is None else self.choose(pool, (), key, frozenset({own}))
+        if pool is None:
+            return None
+        chosen = self._planned_rival(pool.snapshot.duelling, own, key) or self.choose(
+            pool, (), key, frozenset({own})
+        )
         if chosen is None:
             return None
         self._traffic.note(chosen.submission_id)
         return chosen.live
+
+    def _planned_rival(self, plan: Duelling | None, own: str, key: str) -> Assigned | None:
+        """Choose among those that are awake and have room by the plan of duels."""
+        if plan is None:
+            return None
+        barred = {name for name in plan.names if not self.can_take(name)}
+        chosen = plan.rivals(own).choose(draws(self._seed, key), barred)
+        return None if chosen is None else Assigned(self._live(self._serving[chosen]))
 
     def serving(self, submission_id: str) -> ServingSubmission | None:
         """A submission that is served, by the last snapshot."""
@@ -397,7 +440,12 @@ class RoutingService:
         entrants = admitted(
             competition, [one for one in self._serving.values() if self._is_open(one.id)]
         )
-        snapshot = take(competition.assignment, entrants, self._votes.get(competition.id, {}))
+        snapshot = take(
+            competition.assignment,
+            entrants,
+            self._votes.get(competition.id, {}),
+            self._duelling(competition, entrants),
+        )
         pool = self._pools.get(competition.id)
         if pool is None or pool.snapshot != snapshot:
             pool = Pool(snapshot, await policy_of(snapshot, self._posterior))
@@ -409,6 +457,16 @@ class RoutingService:
                     snapshot.rule.kind,
                 )
         self._rules[competition.id], self._pools[competition.id] = competition, pool
+
+    def _duelling(
+        self, competition: Competition, entrants: Sequence[ServingSubmission]
+    ) -> Duelling | None:
+        """Plan the next duels of those that may be duelled with now."""
+        rule, counts = competition.assignment, self._duels.get(competition.id)
+        names = [one.id for one in entrants if rule.weights.get(one.id, 1.0) > 0]
+        if counts is None or len(names) < 2:
+            return None
+        return duelling(names, counts, rule.within, rule.recency_floor, rule.newest_until)
 
     def _is_open(self, submission_id: str) -> bool:
         """Return whether new conversations may go there at once."""

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict
 from guanaco.competitions import AssignmentKind, AssignmentRule
 from guanaco.contract import without_unknown_fields
 from guanaco_server.routing.deciding import decisive
+from guanaco_server.routing.duelling import Duelling
 from guanaco_server.routing.policies import AssignmentPolicy, Entry, NewestFirst, adaptive, uniform
 from guanaco_server.routing.posterior import Posterior
 
@@ -35,12 +36,13 @@ class Votes(Protocol):
 
 
 class Snapshot(BaseModel):
-    """``entries`` are newest first: id, time in seconds, thumbs up, thumbs down, weight."""
+    """``entries`` are newest first: id, time in seconds, thumbs up, thumbs down, weight. ``duelling`` is there where duels settle who is best."""
 
     model_config = ConfigDict(frozen=True)
 
     rule: AssignmentRule
     entries: tuple[Entry, ...]
+    duelling: Duelling | None = None
 
     @cached_property
     def ids(self) -> frozenset[str]:
@@ -53,7 +55,10 @@ class Snapshot(BaseModel):
 
 
 def take(
-    rule: AssignmentRule, submissions: Sequence[ServingSubmission], votes: Mapping[str, Votes]
+    rule: AssignmentRule,
+    submissions: Sequence[ServingSubmission],
+    votes: Mapping[str, Votes],
+    plan: Duelling | None = None,
 ) -> Snapshot:
     """Take a snapshot. Exclude submissions whose weight is 0."""
     entries = []
@@ -66,7 +71,9 @@ def take(
                 Entry(submission.id, submission.created_at.timestamp(), up, down, weight)
             )
     entries.sort(key=lambda entry: (-entry.created_at, entry.id))
-    return Snapshot.model_construct(rule=without_unknown_fields(rule), entries=tuple(entries))
+    return Snapshot.model_construct(
+        rule=without_unknown_fields(rule), entries=tuple(entries), duelling=plan
+    )
 
 
 async def policy_of(snapshot: Snapshot, posterior: Posterior) -> AssignmentPolicy:
@@ -79,6 +86,8 @@ async def policy_of(snapshot: Snapshot, posterior: Posterior) -> AssignmentPolic
             return uniform(entries)
         case AssignmentKind.ADAPTIVE if entries:
             return await adaptive(entries, posterior, rule.recency_floor, rule.newest_until)
+        case AssignmentKind.DECIDE if entries and snapshot.duelling is not None:
+            return snapshot.duelling.conversations(entries)
         case AssignmentKind.DECIDE if entries:
             return decisive(entries, rule.within, rule.recency_floor, rule.newest_until)
         case AssignmentKind.ADAPTIVE | AssignmentKind.DECIDE:

@@ -17,7 +17,7 @@ J is convex in x. Most weight lies on the slopes at which decisions fall, betwee
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from guanaco_server.statistics.confidence_sequences import (
@@ -125,13 +125,19 @@ def votes_until(leader: VoteCount, other: VoteCount, *, margin: float, needed: f
         )
         return _evidence(*ours, *theirs, margin) >= needed
 
+    times = times_until(is_enough)
+    return None if times is None else max(1, round((times - 1) * total))
+
+
+def times_until(is_enough: Callable[[float], bool]) -> float | None:
+    """Return how many times the votes that there are would be enough; None beyond what is foretold."""
     if not is_enough(MOST_TIMES):
         return None
     low, high = 0.0, math.log(MOST_TIMES)
     for _ in range(FORETELLING_STEPS):
         middle = (low + high) / 2
         low, high = (low, middle) if is_enough(math.exp(middle)) else (middle, high)
-    return max(1, round((math.exp(high) - 1) * total))
+    return math.exp(high)
 
 
 def _evidence(up: float, total: float, other_up: float, other_total: float, margin: float) -> float:

@@ -26,6 +26,8 @@ from guanaco_server.leaderboard.counting.votes import VotingWindow, window_of
 from guanaco_server.leaderboard.flags.rules import DEVOTED_RATINGS, Owner
 from guanaco_server.leaderboard.ranking.rules import Fit, VotesByUser
 from guanaco_server.leaderboard.ranking.style import TERMS, Style, differences, style_of
+from guanaco_server.statistics.duel_decisions import DuelCount
+from guanaco_server.statistics.duel_strengths import PairCounts
 from guanaco_server.submissions.service import SubmissionService
 
 if TYPE_CHECKING:
@@ -58,6 +60,19 @@ class DuelVotes:
     def counts(self) -> Counter[str]:
         """Count the duels of each submission."""
         return Counter(name for one in self.duels for name in (one.a, one.b))
+
+    def by_pair(self) -> PairCounts:
+        """Count the duels of pairs. A user's duels on a pair are one: for the side that they preferred more often, or a tie."""
+        worth: defaultdict[tuple[str, str, str], float] = defaultdict(float)
+        for one in self.duels:
+            first, second = sorted((one.a, one.b))
+            sign = 1 if one.a == first else -1
+            worth[one.user, first, second] += sign * (one.outcome - 0.5)
+        found: defaultdict[tuple[str, str], DuelCount] = defaultdict(DuelCount)
+        for (_, first, second), lead in worth.items():
+            mean = 0.5 if lead == 0 else float(lead > 0)
+            found[first, second] = found[first, second].plus(mean)
+        return dict(found)
 
     def coded(self, index: Callable[[str], int], users: Mapping[str, int]) -> CodedDuels:
         """Return the duels in columns; ``users`` are the places of those who voted by thumbs too."""

@@ -1,0 +1,189 @@
+"""Tests what duels show of two submissions, proved by counting every path, and the choice of the pairs that duel next."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.settling_duels import WORLDS, season
+from guanaco_server.routing.duelling import HEARD, Duelling, duelling
+from guanaco_server.routing.policies import Entry
+from guanaco_server.statistics.duel_decisions import (
+    DuelCount,
+    compare_duels,
+    evidence_of_duels,
+)
+from guanaco_server.statistics.duel_strengths import (
+    PairCounts,
+    duels_between,
+    leader_of,
+    strengths_of,
+)
+
+MARGIN = 0.05
+FOUR = ("a", "b", "c", "d")
+
+Outcomes = tuple[float, float, float]
+"""The chances that the leader wins, ties and loses."""
+
+
+def chance_of_ever_claiming(outcomes: Sequence[Outcomes], duels: int, alpha: float) -> float:
+    """Look after every duel, whose chances take turns; return the exact chance that the claim is ever made."""
+    still: dict[DuelCount, float] = {DuelCount(): 1.0}
+    claimed = 0.0
+    for number in range(duels):
+        following: defaultdict[DuelCount, float] = defaultdict(float)
+        for counts, weight in still.items():
+            for worth, chance in zip(
+                (1.0, 0.5, 0.0), outcomes[number % len(outcomes)], strict=True
+            ):
+                following[counts.plus(worth)] += weight * chance
+        still = {}
+        for counts, weight in following.items():
+            if evidence_of_duels(counts, MARGIN) >= -math.log(alpha):
+                claimed += weight
+            else:
+                still[counts] = weight
+    return claimed
+
+
+@pytest.mark.parametrize(
+    "outcomes",
+    [
+        [(0.45, 0.0, 0.55)],
+        [(0.2, 0.5, 0.3)],
+        [(0.0, 0.9, 0.1)],
+        [(0.35, 0.0, 0.65), (0.55, 0.0, 0.45)],  # users of whom every second one likes it
+        [(0.0, 0.8, 0.2), (0.4, 0.2, 0.4)],
+    ],
+)
+def test_looking_after_every_duel_keeps_the_error_of_a_claim(outcomes: list[Outcomes]) -> None:
+    assert chance_of_ever_claiming(outcomes, 45, 0.3) <= 0.3
+
+
+def test_the_same_count_proves_that_a_false_claim_would_be_seen() -> None:
+    assert chance_of_ever_claiming([(0.55, 0.0, 0.45)], 45, 0.3) > 0.3
+
+
+def test_ties_are_evidence_that_nobody_is_far_behind() -> None:
+    without = DuelCount(won=60, tied=0, lost=60)
+    assert evidence_of_duels(without._replace(tied=300), MARGIN) > evidence_of_duels(
+        without, MARGIN
+    )
+
+
+@given(
+    st.integers(0, 300),
+    st.integers(0, 300),
+    st.integers(0, 300),
+    st.sampled_from([0.02, 0.05, 0.3]),
+)
+def test_a_win_never_weakens_a_claim_nor_does_a_wider_margin(
+    won: int, tied: int, lost: int, margin: float
+) -> None:
+    duels = DuelCount(won, tied, lost)
+    before = evidence_of_duels(duels, margin)
+    assert evidence_of_duels(duels.plus(1.0), margin) >= before - 1e-9
+    assert evidence_of_duels(duels.plus(0.0), margin) <= before + 1e-9
+    assert evidence_of_duels(duels, margin + 0.01) >= before - 1e-9
+
+
+def test_the_duels_that_are_foretold_settle_it() -> None:
+    duels = DuelCount(50, 20, 45)
+    found = compare_duels(duels, margin=MARGIN, members=20)
+    assert (found.is_better, found.is_within) == (False, False)
+    assert found.votes is not None
+
+    def after(more: float) -> bool:
+        times = 1 + more * found.votes / duels.total if found.votes else 1
+        grown = DuelCount(*(round(times * count) for count in duels))
+        return compare_duels(grown, margin=MARGIN, members=20).is_within
+
+    assert after(1.03)
+    assert not after(0.9)
+
+
+@pytest.mark.parametrize("duels", [DuelCount(), DuelCount(10, 0, 40), DuelCount(0, 0, 5)])
+def test_nothing_is_claimed_or_foretold_without_reason(duels: DuelCount) -> None:
+    found = compare_duels(duels, margin=MARGIN, members=2)
+    assert (found.is_better, found.is_within, found.votes) == (False, False, None)
+
+
+def test_a_season_ends_with_a_right_claim() -> None:
+    found = [
+        season(seed, MARGIN, WORLDS["likes correlated by 0.5, a fifth ties"]) for seed in (1, 2)
+    ]
+    assert all(one.after is not None for one in found)
+    assert not any(one.is_wrong for one in found)
+
+
+def test_strengths_add_up_over_a_chain_of_pairs() -> None:
+    """a and c never met, but both met b."""
+    results = {
+        "a": {"b": DuelCount(600, 0, 400)},
+        "b": {"a": DuelCount(400, 0, 600), "c": DuelCount(700, 0, 300)},
+        "c": {"b": DuelCount(300, 0, 700)},
+    }
+    strengths = strengths_of(results)
+    assert strengths["a"] - strengths["c"] == pytest.approx(0.6, abs=0.03)
+
+
+def plan(counts: PairCounts, names: Sequence[str] = FOUR) -> Duelling:
+    return duelling(names, counts, MARGIN, 0.1, 50)
+
+
+def test_the_close_one_duels_with_the_leader_more_than_the_hopeless() -> None:
+    counts = {
+        ("a", "b"): DuelCount(30, 5, 25),
+        ("a", "c"): DuelCount(45, 5, 10),
+        ("a", "d"): DuelCount(55, 2, 3),
+    }
+    found = plan(counts)
+    assert found.leader == "a"
+    assert found.shares["b"] > 0.8
+    assert sum(found.shares.values()) == pytest.approx(1, abs=1e-5)
+    shares = found.conversations([Entry(name, 0.0, 0, 0, 1.0) for name in FOUR]).chances(
+        frozenset()
+    )
+    assert shares["a"] == pytest.approx(0.5, abs=1e-3)
+    assert found.rivals("c").chances(frozenset()) == {"a": 1.0}
+    assert set(found.rivals("a").chances(frozenset())) == {"b", "c", "d"}
+
+
+def test_what_is_shown_gets_no_more_duels_and_newcomers_are_heard() -> None:
+    shown = {
+        ("a", "b"): DuelCount(500, 0, 100),
+        ("a", "c"): DuelCount(40, 5, 38),
+        ("a", "d"): DuelCount(9, 0, 5),
+    }
+    found = plan(shown)
+    assert found.shares["b"] == 0
+    assert found.shares["d"] >= 0.1, "the floor of those with fewer than 50"
+    unheard = plan(shown | {("a", "d"): DuelCount(HEARD - 2, 0, 0)})
+    assert unheard.shares["d"] >= 0.25
+
+
+def test_before_anything_is_heard_all_duel_alike() -> None:
+    found = plan({})
+    assert (found.leader, set(found.shares.values())) == (None, {0.25})
+    assert found.rivals("a").chances(frozenset()) == pytest.approx(
+        {"b": 1 / 3, "c": 1 / 3, "d": 1 / 3}
+    )
+
+
+def test_an_entry_that_is_newer_than_the_plan_takes_part() -> None:
+    entries = [Entry(name, 0.0, 0, 0, 1.0) for name in (*FOUR, "e")]
+    assert plan({}).conversations(entries).chances(frozenset())["e"] > 0.1
+
+
+def test_duels_are_the_same_from_both_sides() -> None:
+    counts = {("a", "b"): DuelCount(3, 2, 1)}
+    assert duels_between(counts, "a", "b") == (3, 2, 1)
+    assert duels_between(counts, "b", "a") == (1, 2, 3)
+    assert leader_of(FOUR, counts) == "a"
+    assert leader_of(FOUR, {}) is None
