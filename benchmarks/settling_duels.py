@@ -31,7 +31,7 @@ PER_USER = 5  # duels of a user with tastes
 
 @dataclass(frozen=True)
 class World:
-    """How users differ. ``tastes`` is the deviation of what each user feels for each submission, in all of their duels alike.
+    """The ways in which users differ. ``tastes`` is the deviation of what each user feels for each submission, in all of their duels alike.
 
     With a ``gap`` the best one is preferred to all others, which are equal, by just so much.
     """
@@ -55,7 +55,7 @@ WORLDS = {
 
 @dataclass(frozen=True)
 class Truth:
-    """How much each submission is liked, and what pairs come to."""
+    """The chances behind a season's votes."""
 
     world: World
     liked: tuple[float, ...]

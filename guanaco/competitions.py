@@ -182,7 +182,7 @@ class CompetitionRequest(BaseModel):
 
     @property
     def is_settled_by_duels(self) -> bool:
-        """Whether duels are arranged so that they say who is best, and the verdict is theirs."""
+        """Tell whether duels are arranged so that they say who is best, and the verdict is theirs."""
         return (
             self.duels.battles
             and self.duels.counted
