@@ -434,3 +434,27 @@ async def test_a_models_page_has_a_picture_for_sharing(world: WebWorld) -> None:
     assert picture.headers["content-type"] == "image/png"
     assert picture.content.startswith(b"\x89PNG")
     assert (await stranger.get("/submissions/ada-nothing_v1/card.png")).status_code == 404
+
+
+async def test_pages_are_compressed_where_that_tells_no_secret(world: WebWorld) -> None:
+    await world.model("Llama Bard", "ada")
+    stranger, ada = browser(world), await signed_in(world, Role.DEVELOPER, "ada")
+    for client, path, encoding in (
+        (stranger, "/", "gzip"),
+        (ada, "/", None),
+        (ada, "/submissions", None),
+        (stranger, world.web.assets.url("guanaco.css"), "gzip"),
+        (ada, world.web.assets.url("guanaco.css"), "gzip"),
+        (stranger, "/openapi.json", "gzip"),
+        (stranger, "/api/v1/leaderboard", None),
+    ):
+        plain = await client.get(path, headers={"Accept-Encoding": "identity"})
+        found = await client.get(path, headers={"Accept-Encoding": "gzip, br"})
+        assert found.status_code == 200, path
+        assert found.headers.get("content-encoding") == encoding, path
+        assert "content-encoding" not in plain.headers
+        if encoding:
+            assert "Accept-Encoding" in found.headers["vary"]
+            assert int(found.headers["content-length"]) < len(plain.content) / 2
+        if path.startswith(("/static/", "/openapi")):
+            assert found.content == plain.content

@@ -32,6 +32,7 @@ from guanaco_server.http import api_document, health
 from guanaco_server.http import errors as http_errors
 from guanaco_server.http.api_document import ApiDocument
 from guanaco_server.http.body_limit import MAX_BODY_BYTES, BodyLimit, BodyLimits
+from guanaco_server.http.compression import CompressedPages
 from guanaco_server.http.fair_share import PROBES, FairShare
 from guanaco_server.http.front_door import AddressCount, DoorLimits, ProxiedRequests
 from guanaco_server.http.openapi import write_document
@@ -93,6 +94,7 @@ def create_app(platform: Platform, *, heartbeat_s: float = HEARTBEAT_S) -> FastA
     api_document.install(app, app.state.api_document)
     forms = http_errors.ErrorForms({openai_api.PREFIX: openai_api.ERRORS})
     limits = body_limits(platform.settings)
+    app.add_middleware(CompressedPages)
     app.add_middleware(BodyLimit, limits=limits, forms=forms)
     http_errors.install(app, forms)
     app.add_middleware(Observed, metrics=platform.metrics, tracing=platform.adapters.tracing)

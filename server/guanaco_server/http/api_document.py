@@ -53,7 +53,7 @@ class ApiDocument:
     def _make(self) -> _Written:
         schema = self._write()
         encoded = json.dumps(schema, ensure_ascii=False, separators=(",", ":")).encode()
-        return _Written(schema, encoded, f'"{hashlib.sha256(encoded).hexdigest()[:32]}"')
+        return _Written(schema, encoded, f'W/"{hashlib.sha256(encoded).hexdigest()[:32]}"')
 
 
 def install(app: FastAPI, document: ApiDocument) -> None:
