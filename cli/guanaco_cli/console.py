@@ -104,8 +104,9 @@ class Console:
         return table
 
     def say(self, text: str = "", *, style: str | None = None) -> None:
-        """Print a line for people, on stderr."""
-        print(_styled(clean(text), style, sys.stderr), file=sys.stderr, flush=True)
+        """Print a line for people, on stderr; a terminal gets it wrapped between words."""
+        shown = _wrapped(clean(text), sys.stderr)
+        print(_styled(shown, style, sys.stderr), file=sys.stderr, flush=True)
 
     def warn(self, text: str) -> None:
         self.say(f"warning: {text}", style=YELLOW)
@@ -161,6 +162,24 @@ def _plain(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value
+
+
+def _wrapped(text: str, stream: IO[str]) -> str:
+    """Break long lines between words; an id or an address that is longer than a line stays whole, so that it can be copied."""
+    if not stream.isatty():
+        return text
+    import shutil
+    import textwrap
+
+    width = shutil.get_terminal_size().columns
+    return "\n".join(
+        line
+        if len(line) <= width
+        else textwrap.fill(
+            line, width, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
+        )
+        for line in text.split("\n")
+    )
 
 
 def _styled(text: str, style: str | None, stream: IO[str]) -> str:

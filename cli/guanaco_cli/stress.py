@@ -185,10 +185,9 @@ def _one(
 
 
 def _histogram(bins: Sequence[HistogramBin], limit_ms: float | None) -> Iterator[Line]:
-    """Draw the bins from the first to the last that has a value; a threshold beyond them is a line at the end."""
+    """Draw the bins that have a value; a threshold beyond them is a line at the end."""
     glyphs = _glyphs()
-    filled = [number for number, one in enumerate(bins) if one.count]
-    shown = bins[filled[0] : filled[-1] + 1] if filled else ()
+    shown = [one for one in bins if one.count]
     most = max((one.count for one in shown), default=1)
     is_drawn = limit_ms is None
     for one in shown:
@@ -196,7 +195,7 @@ def _histogram(bins: Sequence[HistogramBin], limit_ms: float | None) -> Iterator
         if is_over and not is_drawn:
             yield _rule(limit_ms, glyphs)
             is_drawn = True
-        bar = glyphs.block * max(round(one.count / most * BAR_CHARS), 1 if one.count else 0)
+        bar = glyphs.block * max(round(one.count / most * BAR_CHARS), 1)
         yield Line(f"{'< ' + _ms(one.upper_ms):>{LABEL_CHARS}} {bar} {one.count}", is_over)
     if not is_drawn:
         yield _rule(limit_ms, glyphs)

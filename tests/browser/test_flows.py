@@ -415,6 +415,26 @@ async def test_ratings_are_counted_found_and_marked(site: Site) -> None:
     assert visit.complaints == []
 
 
+async def test_a_followed_log_shows_what_is_searched_for_and_each_line_once(site: Site) -> None:
+    visit = await site.visit(Role.DEVELOPER, "edsger")
+    page = await visit.open("/submissions/edsger-owl-13b_v1")
+    await expect(page.locator("#live")).to_have_text("live")
+    for said in ("Streamed 12 of 26 GB.", "Something else.", "Streamed 13 of 26 GB."):
+        await site.world.log("edsger-owl-13b_v1", said)
+    await expect(page.locator("#log")).to_contain_text("13 of 26 GB")
+    search = page.locator("#log-filter [name=q]")
+    await search.fill("streamed")
+    await search.press("Enter")
+    await expect(page.locator("#log")).not_to_contain_text("Something else.")
+    for said in ("Nothing of that kind.", "Streamed 14 of 26 GB."):
+        await site.world.log("edsger-owl-13b_v1", said)
+    await expect(page.locator("#log")).to_contain_text("14 of 26 GB")
+    await expect(page.locator("#log")).not_to_contain_text("Nothing of that kind.")
+    for part in ("12 of 26", "13 of 26", "14 of 26"):
+        await expect(page.locator("#log p", has_text=part)).to_have_count(1)
+    assert visit.complaints == []
+
+
 async def test_reading_on_goes_over_the_end_of_a_page(site: Site) -> None:
     visit = await site.visit(Role.DEVELOPER, "ada")
     page = await visit.open(f"{LLAMA_BARD}/feedback")

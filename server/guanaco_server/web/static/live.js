@@ -4,6 +4,8 @@
 const RANKS = ["debug", "info", "warning", "error"];
 const log = document.getElementById("log");
 const filter = document.getElementById("log-filter");
+const MOST_ARRIVED = 5000; // a log that is followed has hundreds of lines
+const arrived = []; // since the page was served: a search that was answered before them lacks them
 const served = new Map([...document.querySelectorAll("[data-part]")].map((part) => [part.id, part.outerHTML]));
 
 if (log) log.scrollTop = log.scrollHeight;
@@ -31,7 +33,9 @@ async function fetched(href) {
 async function replaceLines(href) {
   const page = await fetched(href);
   if (!page) return location.assign(href);
-  log.replaceChildren(...page.getElementById("log").childNodes);
+  const found = page.getElementById("log");
+  log.replaceChildren(...found.childNodes);
+  for (const event of arrived) if (event.seq > Number(found.dataset.after) && isWanted(event)) append(log, event);
   log.scrollTop = log.scrollHeight;
   document.getElementById("log-file").href = page.getElementById("log-file").getAttribute("href");
 }
@@ -58,6 +62,9 @@ function follow(log) {
   for (const kind of ["status", "stage", "log"]) {
     source.addEventListener(kind, (message) => {
       const said = JSON.parse(message.data);
+      if (said.seq <= (arrived.at(-1)?.seq ?? Number(log.dataset.after))) return; // told again after a reconnect
+      arrived.push(said);
+      if (arrived.length > MOST_ARRIVED) arrived.shift();
       if (isWanted(said)) append(log, said);
       if (kind !== "log") refreshSoon();
     });
