@@ -257,6 +257,16 @@ def allow(
         console.say(f"{feedback_id} counts from now on; it was left out by: {rules}.")
 
 
+@votes_app.command(epilog="Example: guanaco votes hide-quote fb_2a71c0de")
+def hide_quote(
+    feedback_id: Annotated[str, typer.Argument(metavar="FEEDBACK_ID", help="The rating's id.")],
+) -> None:
+    """Show a rating's words no longer on the public page (admin)."""
+    with connect() as client:
+        client.hide_quote(feedback_id)
+    console.say(f"The words of {feedback_id} are quoted no longer. The rating still counts.")
+
+
 def _window(competition: Competition) -> str:
     start = f"from {words.moment(competition.starts_at)}"
     if competition.ends_at is None:

@@ -75,7 +75,7 @@ GROUPS = {
     ),
     "duels": (duels.app, "Two replies to one message: battle, vote; results."),
     "competitions": (competitions.app, "List, show; put, freeze, recompute (admin)."),
-    "votes": (competitions.votes_app, "Ratings left out: flags, patterns, allow (admin)."),
+    "votes": (competitions.votes_app, "Ratings left out: flags, allow; hide-quote (admin)."),
     "experiments": (experiments.app, "A/B experiments: start, stop, results (admin)."),
     "keys": (accounts.keys_app, "API keys: create, list, revoke (admin)."),
     "quota": (accounts.quota_app, "Your limits and what is left; set (admin)."),

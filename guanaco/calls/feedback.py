@@ -201,6 +201,18 @@ def raw_feedback(feedback_id: str) -> Call[RawFeedback]:
     return get(f"/feedback/{segment(feedback_id)}/raw", RawFeedback)
 
 
+def hide_quote(feedback_id: str) -> Call[None]:
+    """Show a rating's words no longer on its model's public page. Admin; it is audited.
+
+    Args:
+        feedback_id: The rating's id.
+
+    Raises:
+        FeedbackNotFound: There is no such rating.
+    """
+    return delete(f"/feedback/{segment(feedback_id)}/quote")
+
+
 def _checked(model: type[FeedbackQuery] | type[ExportQuery], query: dict[str, Any]) -> Any:
     try:
         return model(**query)

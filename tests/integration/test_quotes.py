@@ -9,6 +9,7 @@ from sqlalchemy import update
 from guanaco.accounts import Role
 from guanaco_server.database.database import Database
 from guanaco_server.feedback.tables import FeedbackRow
+from guanaco_server.leaderboard.tables import VoteFlagRow
 from tests.fixtures.web import WebWorld
 from tests.fixtures.web_client import browser
 
@@ -69,6 +70,47 @@ async def test_an_agreement_ends_with_its_words(world: WebWorld) -> None:
     again = {"thumbs_up": True, "text": "Second thoughts.", "may_be_quoted": True}
     assert (await backend.put(first, json=again)).json()["may_be_quoted"] is True
     assert "Second thoughts." in await shown(world)
+
+
+@pytest.mark.both_databases
+async def test_words_of_a_rating_that_a_rule_leaves_out_are_not_quoted(world: WebWorld) -> None:
+    backend = await world.http(Role.BACKEND)
+    path = await rated(backend, world, "Bought words.", may_be_quoted=True)
+    await rated(backend, world, "Honest words.", may_be_quoted=True)
+    rating = (await backend.get(path)).json()["feedback_id"]
+    flag = VoteFlagRow(
+        feedback_id=rating,
+        rule="burst",
+        competition="open",
+        submission_id="ada-llama-bard_v1",
+        at=world.clock.now(),
+        evidence="Seven ratings in a second.",
+    )
+    async with world.database.write() as session:
+        session.add(flag)
+    page = await shown(world)
+    assert "Honest words." in page
+    assert "Bought words." not in page
+    admin = await world.http(Role.ADMIN)
+    assert (await admin.post(f"/votes/{rating}/allow")).status_code == 200
+    assert "Bought words." in await shown(world)
+
+
+@pytest.mark.both_databases
+async def test_an_admin_hides_a_quote_for_good(world: WebWorld) -> None:
+    backend, admin = await world.http(Role.BACKEND), await world.http(Role.ADMIN)
+    path = await rated(backend, world, "Come to my shop.", may_be_quoted=True)
+    assert "my shop" in await shown(world)
+    rating = (await backend.get(path)).json()
+    quote = f"/feedback/{rating['feedback_id']}/quote"
+    assert (await backend.delete(quote)).status_code == 403
+    assert (await admin.delete("/feedback/fb_none/quote")).status_code == 404
+    for _ in range(2):
+        assert (await admin.delete(quote)).status_code == 204
+    assert "my shop" not in await shown(world)
+    assert (await backend.get(path)).json()["may_be_quoted"] is False
+    audit = (await admin.get("/audit")).json()
+    assert "hide quote" in str(audit)
 
 
 async def test_a_change_by_the_version_before_ends_an_agreement(world: WebWorld) -> None:

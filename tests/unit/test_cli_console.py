@@ -1,4 +1,4 @@
-"""What a terminal shows of messages for people."""
+"""Checks what a terminal shows of messages for people."""
 
 from __future__ import annotations
 

@@ -113,6 +113,11 @@ def router(feedback: FeedbackService, erasures: ErasureService, auth: Auth) -> R
         """Return what a rating was before it was changed or withdrawn. Each reading is noted in the audit log."""
         return await feedback.changes(account, feedback_id)
 
+    @routes.delete("/feedback/{feedback_id}/quote", status_code=204)
+    async def hide_quote(feedback_id: str, account: Account = admin) -> None:
+        """Show a rating's words no longer on its model's public page. It is noted in the audit log."""
+        await feedback.hide_quote(account, feedback_id)
+
     @routes.post("/users/erase")
     async def erase_user(request: ErasureRequest, account: Account = backend) -> Erasure:
         """Erase everything of one user for good. A backend erases its own users, an admin anybody's."""

@@ -145,6 +145,14 @@ async def quotable(session: AsyncSession, submission_id: str, limit: int) -> Seq
     return (await session.scalars(statement.order_by(copy.number.desc()).limit(limit))).all()
 
 
+async def hide_copy(session: AsyncSession, feedback_id: str) -> None:
+    """Have a rating's copy, if there is one, quoted no longer."""
+    copy = FeedbackCopyRow
+    await session.execute(
+        update(copy).where(copy.feedback_id == feedback_id).values(is_quotable=False)
+    )
+
+
 async def votes(
     session: AsyncSession, submission_id: str, wanted: FeedbackFilter, limit: int
 ) -> dict[bool, int]:

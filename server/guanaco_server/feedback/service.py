@@ -39,15 +39,16 @@ from guanaco_server.submissions.service import SubmissionService
 EVERYTHING = FeedbackFilter()
 EXPORT_PAGE = 1_000  # ratings with their conversations, in memory at once
 READ_RAW = "read raw feedback"
+HIDE_QUOTE = "hide quote"
 MOST_COUNTED = 10_000  # newest ratings that an overview counts
 BOTS_LISTED = 50
-QUOTES = 6
 
 
 @dataclass(frozen=True)
 class Quote:
     """Anonymized words of a user who agreed to have them shown. Neither their pseudonym nor their character is in it."""
 
+    feedback_id: str
     text: str
     thumbs_up: bool
     at: datetime
@@ -179,16 +180,26 @@ class FeedbackService:
             bots=[(name, count) for name, count in bots],
         )
 
-    async def quotes(self, submission_id: str) -> list[Quote]:
+    async def quotes(self, submission_id: str, limit: int) -> list[Quote]:
         """Return the newest words that users agreed to have shown to everybody, anonymized."""
         async with self._database.read(may_be_stale=True) as session:
-            found = await queries.quotable(session, submission_id, QUOTES)
+            found = await queries.quotable(session, submission_id, limit)
         copies = [reader(Feedback).from_json(document) for document in found]
         return [
-            Quote(copy.text, copy.thumbs_up, copy.at)
+            Quote(copy.id, copy.text, copy.thumbs_up, copy.at)
             for copy in copies
             if copy.text.strip() not in ("", WITHHELD)
         ]
+
+    async def hide_quote(self, account: Account, feedback_id: str) -> None:
+        """Quote a rating's words no longer, as if its user had never agreed. It is noted in the audit log; twice changes nothing."""
+        async with self._database.write() as session:
+            row = await queries.by_id(session, feedback_id)
+            if row is None:
+                raise FeedbackNotFound(feedback_id)
+            row.quotable_as_of = None
+            await queries.hide_copy(session, feedback_id)
+            await self._audit.note(session, account, HIDE_QUOTE, feedback_id)
 
     async def find(self, account: Account, feedback_id: str) -> Feedback:
         """Return one rating's copy; FeedbackNotFound for another developer's, or before it is anonymized."""

@@ -16,9 +16,14 @@ from guanaco_server.feedback import cursors
 from guanaco_server.feedback.export import Export
 from guanaco_server.feedback.service import FeedbackService, Quote, RatingOverview
 from guanaco_server.http.errors import describe_problems
+from guanaco_server.leaderboard.flags.service import FlagService
 
 PAGE_RATINGS = 25
 OPPOSITE: dict[Order, Order] = {"newest": "oldest", "oldest": "newest"}
+
+
+QUOTES = 6
+MOST_QUOTES = 30  # of which some may be of ratings that a rule has left out
 
 
 @dataclass(frozen=True)
@@ -84,8 +89,9 @@ class RatingPage:
 
 
 class RatingReader:
-    def __init__(self, feedback: FeedbackService) -> None:
+    def __init__(self, feedback: FeedbackService, flags: FlagService) -> None:
         self._feedback = feedback
+        self._flags = flags
 
     async def page(
         self,
@@ -136,7 +142,12 @@ class RatingReader:
         return await self._feedback.overview(account, submission_id, wanted.wanted())
 
     async def quotes(self, submission_id: str) -> Sequence[Quote]:
-        return await self._feedback.quotes(submission_id)
+        """Return the newest quotes of ratings that count."""
+        found = await self._feedback.quotes(submission_id, MOST_QUOTES)
+        if not found:
+            return found
+        left_out = await self._flags.left_out([one.feedback_id for one in found])
+        return [one for one in found if one.feedback_id not in left_out][:QUOTES]
 
     async def find(self, account: Account, submission_id: str, feedback_id: str) -> Feedback:
         """FeedbackNotFound also for another submission's rating."""

@@ -165,7 +165,7 @@ def build_web(
         pages=Pages(assets, clock, options.compiled_pages),
         sessions=sessions,
         boards=Boards(leaderboard.leaderboard, options.board_fresh_s),
-        ratings=RatingReader(feedback),
+        ratings=RatingReader(feedback, flags),
         chat=chat,
         ongoing=ongoing,
         guards=Guards(sessions, chat, options.is_https),

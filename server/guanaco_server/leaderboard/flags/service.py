@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from guanaco.errors import FlagNotFound
 from guanaco.leaderboard import VoteFlag, VotePattern
 from guanaco_server.accounts.service import Account
@@ -33,6 +35,12 @@ class FlagService:
         """Return the flags of one rating; none if no rule has left it out."""
         async with self._database.read() as session:
             return [_read(row) for row in await queries.of_ratings(session, [feedback_id])]
+
+    async def left_out(self, feedback_ids: Sequence[str]) -> set[str]:
+        """Return those of these ratings that a rule leaves out now."""
+        async with self._database.read(may_be_stale=True) as session:
+            rows = await queries.of_ratings(session, feedback_ids)
+        return {row.feedback_id for row in rows if row.lifted_at is None and row.allowed_at is None}
 
     async def patterns(self, competition_id: str) -> list[VotePattern]:
         """Compare how each submission's votes are made up; the one that is farthest from the others comes first."""
