@@ -4,8 +4,10 @@ All conversations have a signal, say a length or a reward model's score; some ha
 
     mean over all conversations of g(x)  +  mean over the rated ones of (y - g(x))
 
-(prediction-powered inference; A. Angelopoulos and others, Science 382 (2023)). Here g is a line, whose slope at each conversation is
-fitted to earlier ratings only, drawn to 0 by RIDGE ratings and lessened by the share that is rated, which never loses much. Three kinds of
+(prediction-powered inference; A. Angelopoulos and others, Science 382 (2023)). Here g is a line around the mean signal, and both the mean and the slope at
+each conversation are fitted to earlier ratings only, the slope drawn to 0 by RIDGE ratings, which never loses much. With the best slope, a correlation r and the share s of
+conversations rated, the variance is 1 - r²(1 - s) of the plain one: of r = 0.5 and s = 0.2 that is 800 ratings for 1,000, and 750 however many are not rated.
+Three kinds of
 seasons of one submission, looked at every LOOK conversations with the asymptotic sequence of the product's strengths:
 
 blind      ratings of a random fifth of the conversations; the signal says nothing
@@ -102,9 +104,8 @@ def _predictions(x: Floats, up: Floats, rated: NDArray[np.bool_]) -> Floats:
     mean_x, mean_y = before(x) / total, before(up) / total
     across = before(x * up) - n * mean_x * mean_y
     along = before(x * x) - n * mean_x**2
-    share = n / np.maximum(np.arange(len(x)), 1)
-    slope = across / (along + RIDGE) / (1 + share)
-    found: Floats = slope * x
+    slope = across / (along + RIDGE)
+    found: Floats = slope * (x - mean_x)
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from guanaco.accounts import Role
 from guanaco.leaderboard import LeaderboardVerdict
@@ -144,6 +144,31 @@ async def test_an_erased_users_duels_no_longer_count(world: Arena) -> None:
     app = await world.http(Role.BACKEND, "app")
     assert (await app.post("/users/erase", json={"user_id": "user-1"})).status_code == 200
     assert (await world.rows())[ONE]["duels"] == 4
+
+
+async def test_a_ranking_that_begins_anew_measures_no_reply_again(world: Arena) -> None:
+    await world.put(RULES | {"style_control": True})
+    for number in range(5):
+        await world.duel(f"user-{number}", ONE, TWO, "a", ("x" * 50, "y"))
+    before = await world.rows()
+    read: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        if statement.startswith("SELECT") and "a_content" in statement:
+            read.append(statement)
+
+    engine = world.database.engine.sync_engine
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        await world.scores.loop.start()  # which has everything read again
+        await world.scores.loop.stop()
+        assert await world.rows() == before
+        assert read == []
+        await world.duel("user-9", ONE, TWO, "b", ("x" * 50, "y"))
+        assert (await world.rows())[ONE]["duels"] == 6
+        assert len(read) == 1
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
 
 
 async def test_a_frozen_season_with_duels_comes_out_the_same(world: Arena) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,7 +23,7 @@ from guanaco_server.leaderboard.counting.votes import VotingWindow
 from guanaco_server.leaderboard.flags.rules import DEVOTED_RATINGS, Owner
 from guanaco_server.leaderboard.ranking import bradley_terry
 from guanaco_server.leaderboard.ranking.comparisons import CodedDuels, fit
-from guanaco_server.leaderboard.ranking.duel_votes import CountedDuel, DuelVotes, counted_duels
+from guanaco_server.leaderboard.ranking.duel_table import DuelTable, DuelVotes
 from guanaco_server.leaderboard.ranking.rules import VotesByUser, standings
 from guanaco_server.leaderboard.ranking.style import Style, differences, style_of
 
@@ -42,6 +43,7 @@ NOTHING: dict[str, Any] = dict.fromkeys(
         "mean_conversation_length",
     ]
 )
+ALWAYS = VotingWindow(NOON, None)
 OWNERS = {name: Owner(f"acc-{name}", f"dev-{name}") for name in ("one", "two", "three")}
 
 
@@ -127,28 +129,39 @@ def test_without_duels_the_strengths_are_those_of_the_thumbs() -> None:
     assert found.errors == pytest.approx(alone.errors, abs=1e-12)
 
 
+def counted(
+    recorded: Iterable[RecordedDuel],
+    window: VotingWindow = ALWAYS,
+    owners: Mapping[str, Owner] = OWNERS,
+) -> DuelVotes:
+    table = DuelTable()
+    table.take(recorded)
+    return table.counted(owners, window)
+
+
 def test_a_user_who_votes_on_a_pair_again_and_again_weighs_one() -> None:
-    many = [CountedDuel(f"battle-{k}", "busy", "one", "two", 1.0) for k in range(50)]
-    once = [CountedDuel("battle-0", "calm", "two", "one", 1.0)]
-    found = DuelVotes([*many, *once])
-    votes = VotesByUser(())
-    fitted_strengths = found.fit(votes, [])([], 2)
+    many = [duel(k, "a", user="busy") for k in range(DEVOTED_RATINGS - 1)]
+    found = counted([*many, duel(90, "a", "two", "one", user="calm")])
+    assert found.total == DEVOTED_RATINGS
+    fitted_strengths = found.fit(VotesByUser(()), [])([], 2)
     assert fitted_strengths.values == pytest.approx([0.0, 0.0], abs=1e-9)
     assert fitted_strengths.compared == pytest.approx([2.0, 2.0])
 
 
 def test_the_same_duels_in_any_order_give_the_same_strengths() -> None:
-    votes = VotesByUser([("ada", "one", True), ("ada", "two", False)])
     recorded = [
         RecordedDuel(f"b{k}", "app", f"user-{k % 4}", *sides, ((NOON, "a" if k % 3 else "tie"),))
         for k, sides in enumerate([("one", "two"), ("two", "three"), ("three", "one")] * 5)
     ]
-    window = VotingWindow(NOON, None)
-    there, back = (
-        DuelVotes(counted_duels(order, OWNERS, window)).fit(votes, ["ada"])(votes.comparable(), 3)
-        for order in (recorded, recorded[::-1])
-    )
-    assert there == back
+
+    def strengths(order: Sequence[RecordedDuel], parts: int) -> bradley_terry.Strengths:
+        votes = VotesByUser([("ada", "one", True), ("ada", "two", False)])
+        table, step = DuelTable(), -(-len(order) // parts)
+        for start in range(0, len(order), step):
+            table.take(order[start : start + step])
+        return table.counted(OWNERS, ALWAYS).fit(votes, ["ada"])(votes.comparable(), 3)
+
+    assert strengths(recorded, 1) == strengths(recorded[::-1], 1) == strengths(recorded[::-1], 4)
 
 
 def test_what_style_adds_is_taken_off() -> None:
@@ -185,26 +198,74 @@ def duel(number: int, outcome: str, a: str = "one", b: str = "two", **fields: st
     )
 
 
+def outcomes(votes: DuelVotes) -> list[float]:
+    found: list[float] = votes.coded(
+        {"one": 0, "two": 1, "three": 2}.__getitem__, {}
+    ).outcomes.tolist()
+    return found
+
+
 def test_the_last_vote_within_the_window_counts() -> None:
     until = NOON + timedelta(hours=1)
     votes = ((NOON, "a"), (NOON + timedelta(minutes=5), "b"), (until, "tie"))
     recorded = RecordedDuel("battle", "app", "ada", "one", "two", votes)
-    (found,) = counted_duels([recorded], OWNERS, VotingWindow(NOON, until))
-    assert found.outcome == 0.0
-    assert counted_duels([recorded], OWNERS, VotingWindow(until, until)) == []
+    assert outcomes(counted([recorded], VotingWindow(NOON, until))) == [0.0]
+    assert outcomes(counted([recorded], VotingWindow(NOON, None))) == [0.5]
+    assert counted([recorded], VotingWindow(until, until)).total == 0
+
+
+def test_a_changed_mind_replaces_a_vote_and_the_same_rows_change_nothing() -> None:
+    table, first, other = DuelTable(), duel(1, "a"), duel(2, "b", "two", "three")
+    assert table.take([first, other])
+    assert not table.take([other])
+    again = replace(first, votes=(*first.votes, (NOON + timedelta(hours=1), "tie")))
+    assert table.take([again])
+    assert (len(table), table.newest) == (2, NOON + timedelta(hours=1))
+    assert outcomes(table.counted(OWNERS, ALWAYS)) == [0.5, 0.0]
+
+
+def test_of_a_users_duels_on_a_pair_the_first_one_is_tested() -> None:
+    table = DuelTable()
+    later = [duel(k, "a", "two", "one") for k in range(2, 6)]
+    table.take([duel(9, "a", user="bob"), *later, duel(1, "a"), duel(7, "tie", "three", "two")])
+    counts = table.counted(OWNERS, ALWAYS).by_pair()
+    assert counts == {("one", "two"): (2, 0, 0), ("three", "two"): (0, 1, 0)}
+    changed = duel(1, "a")
+    table.take([replace(changed, votes=(*changed.votes, (NOON + timedelta(days=1), "b")))])
+    assert table.counted(OWNERS, ALWAYS).by_pair()["one", "two"] == (1, 0, 1)
+    assert counted([]).by_pair() == DuelVotes().by_pair() == {}
+
+
+def test_the_styles_of_replies_outlive_a_table() -> None:
+    before, after = DuelTable(), DuelTable()
+    before.take([duel(1, "a"), duel(2, "b")])
+    before.measure({"battle-2": (Style(300, 3), Style(100, 0)), "battle-9": (Style(1, 1),) * 2})
+    after.take([duel(2, "b"), duel(30, "a")])
+    after.take_styles(before)
+    assert after.unmeasured() == ["battle-30"]
+    found = after.counted(OWNERS, ALWAYS, has_styles=True)
+    assert found.terms is not None
+    assert found.terms.tolist() == [list(differences(Style(300, 3), Style(100, 0)))]
+
+
+def test_a_duel_takes_less_than_a_hundred_bytes() -> None:
+    table = DuelTable()
+    table.take(replace(duel(k, "a", user=f"user-{k}"), id=f"battle_{k:032x}") for k in range(1_000))
+    assert table.row_bytes < 100 * len(table)
 
 
 def test_own_chats_devoted_users_and_unknown_outcomes_are_left_out() -> None:
-    window = VotingWindow(NOON, None)
     own = duel(1, "a", account="acc-two")
     later = duel(2, "by_a_mile")
+    stranger = duel(3, "a", "one", "four")
     devoted = [
         duel(10 + k, *(("a", "one", "two") if k % 2 else ("b", "three", "one")), user="fan")
         for k in range(DEVOTED_RATINGS)
     ]
-    assert counted_duels([own, later, *devoted], OWNERS, window) == []
-    fair = [*devoted[:-1], duel(90, "tie", user="fan")]
-    assert len(counted_duels(fair, OWNERS, window)) == DEVOTED_RATINGS
+    assert counted([own, later, stranger, *devoted]).total == 0
+    for change in (duel(29, "tie", user="fan"), duel(29, "a", "two", "one", user="fan")):
+        assert counted([*devoted[:-1], change]).total == DEVOTED_RATINGS
+    assert counted(devoted[:-1]).total == DEVOTED_RATINGS - 1
 
 
 def test_all_who_only_had_duels_share_the_error() -> None:

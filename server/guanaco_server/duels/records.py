@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -13,6 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from guanaco_server.chat.conversations import records as chat_records
 from guanaco_server.database.database import among
 from guanaco_server.duels.tables import BattleRow, DuelRow
+
+DUELS_AT_ONCE = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +41,20 @@ async def count(session: AsyncSession, competition: str) -> int:
 
 async def of_competition(
     session: AsyncSession, competition: str, since: datetime | None = None
-) -> list[RecordedDuel]:
-    """Return the duels of a competition, or those that were voted on since, by id."""
+) -> AsyncIterator[list[RecordedDuel]]:
+    """Yield the duels of a competition, or those that were voted on since, some thousands at a time."""
     row = BattleRow
     which = [row.competition == competition, row.voted_at.is_not(None)]
     if since is not None:
         which.append(row.voted_at >= since)
-    conversations = select(row.conversation_id).where(*which)
+    ids = list(await session.scalars(select(row.id).where(*which)))
+    for start in range(0, len(ids), DUELS_AT_ONCE):
+        yield await _duels(session, ids[start : start + DUELS_AT_ONCE])
+
+
+async def _duels(session: AsyncSession, ids: Sequence[str]) -> list[RecordedDuel]:
+    row = BattleRow
+    conversations = select(row.conversation_id).where(among(session, row.id, ids))
     users = await chat_records.users_of(session, conversations)
     statement = (
         select(
@@ -57,7 +66,7 @@ async def of_competition(
             DuelRow.outcome,
         )
         .join(DuelRow, DuelRow.battle_id == row.id)
-        .where(*which)
+        .where(among(session, row.id, ids))
         .order_by(row.id, DuelRow.revision)
     )
     found = []

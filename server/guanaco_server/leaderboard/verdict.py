@@ -14,7 +14,8 @@ from guanaco.leaderboard import LeaderboardVerdict, VerdictPair, VerdictState
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.leaderboard.counting import queries
-from guanaco_server.leaderboard.ranking.duel_votes import DuelReader, DuelVotes
+from guanaco_server.leaderboard.ranking.duel_table import DuelVotes
+from guanaco_server.leaderboard.ranking.duel_votes import DuelReader
 from guanaco_server.leaderboard.ranking.queries import ranked_scores
 from guanaco_server.leaderboard.ranking.rules import Standing, margin_of, standings
 from guanaco_server.runtime.clock import Clock

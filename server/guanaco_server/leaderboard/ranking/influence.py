@@ -29,7 +29,7 @@ from functools import lru_cache
 from guanaco.competitions import RankingRule
 from guanaco_server.leaderboard.ranking import bradley_terry
 from guanaco_server.leaderboard.ranking.bradley_terry import CodedVotes
-from guanaco_server.leaderboard.ranking.duel_votes import NO_DUELS, DuelVotes
+from guanaco_server.leaderboard.ranking.duel_table import NO_DUELS, DuelVotes
 from guanaco_server.leaderboard.ranking.rules import ELO, Fit, Standing, VotesByUser, standings
 from guanaco_server.statistics.confidence_sequences import proportion_sequence, shared_alpha
 from guanaco_server.statistics.votes import VoteCount
@@ -78,7 +78,7 @@ class Ballots:
         by_user = VotesByUser(votes)
         counts = {name: VoteCount(ups[name], total - ups[name]) for name, total in every.items()}
         fit: Fit = bradley_terry.fit
-        if duels.duels:
+        if duels.total:
             fit = duels.fit(by_user, by_user.everybody())
         return Ballots(rule, counts, by_user.ids, by_user.everybodys(), fit)
 

@@ -26,7 +26,8 @@ from guanaco_server.leaderboard.counting.counter import CountedBatch
 from guanaco_server.leaderboard.counting.votes import VotingWindow, window_of
 from guanaco_server.leaderboard.ranking import queries
 from guanaco_server.leaderboard.ranking.bradley_terry import ContinuedFit
-from guanaco_server.leaderboard.ranking.duel_votes import DuelReader, DuelVotes
+from guanaco_server.leaderboard.ranking.duel_table import DuelVotes
+from guanaco_server.leaderboard.ranking.duel_votes import DuelReader
 from guanaco_server.leaderboard.ranking.metrics import MetricValues, metrics_of
 from guanaco_server.leaderboard.ranking.rules import Fit, VotesByUser, compares_users, standings
 from guanaco_server.leaderboard.tables import ScorePointRow, StandingRow
@@ -180,7 +181,7 @@ class StandingsPublisher:
             one: (None, None, None, None, text) for one, text in metrics.items()
         }
         fit: Fit = self._fits[competition.id]
-        if duels.duels:
+        if duels.total:
             fit = duels.fit(votes, votes.comparing())
         for standing in standings(
             competition.ranking, counts, votes.ids, votes.comparable(), fit=fit

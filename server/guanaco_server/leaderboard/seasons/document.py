@@ -35,7 +35,7 @@ from guanaco_server.leaderboard.flags.rules import (
     slot_of,
 )
 from guanaco_server.leaderboard.ranking import bradley_terry
-from guanaco_server.leaderboard.ranking.duel_votes import NO_DUELS, DuelVotes
+from guanaco_server.leaderboard.ranking.duel_table import NO_DUELS, DuelVotes
 from guanaco_server.leaderboard.ranking.estimators import proportion
 from guanaco_server.leaderboard.ranking.rules import (
     Standing,
@@ -166,7 +166,7 @@ def final_ranking(
     by_user = VotesByUser(votes)
     strengths = (
         duels.fit(by_user, by_user.comparing())(by_user.comparable(), len(by_user.ids))
-        if duels.duels and compares_users(competition.ranking)
+        if duels.total and compares_users(competition.ranking)
         else None
     )
     found = standings(
@@ -253,7 +253,7 @@ def _duel_lines(
     )
     return {
         "style_control": competition.duels.style_control,
-        "counted": len(duels.duels),
+        "counted": duels.total,
         "by_submission": dict(duels.counts()),
         "style": {
             name: {"effect": _decimal(effect), "error": _decimal(error)}

@@ -1,0 +1,342 @@
+"""Holds the duels of a competition in columns, and turns those that count into comparisons.
+
+A duel's outcome is the last vote within the competition's window. All duels of one user on the same two submissions together weigh
+one comparison, so that who votes on a pair fifty times does not outweigh fifty users. Two rules leave duels out, as they
+leave out ratings (flags/rules.py): those of chats that one of the submissions' own accounts had, and all of a user who had 20
+or more and always preferred the same developer.
+
+A duel takes 76 bytes with an id of the platform's own, and its user some 250 once; as objects a duel took 620.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from guanaco.duels import DuelOutcome
+from guanaco_server.duels.records import RecordedDuel
+from guanaco_server.leaderboard.counting.votes import VotingWindow
+from guanaco_server.leaderboard.flags.rules import DEVOTED_RATINGS, Owner
+from guanaco_server.leaderboard.ranking.rules import Fit, VotesByUser
+from guanaco_server.leaderboard.ranking.style import Style
+from guanaco_server.statistics.duel_decisions import DuelCount
+from guanaco_server.statistics.duel_strengths import PairCounts
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from guanaco_server.leaderboard.ranking.bradley_terry import Codes, Floats
+    from guanaco_server.leaderboard.ranking.comparisons import CodedDuels
+
+    Rows: TypeAlias = NDArray[np.void]
+    Flags: TypeAlias = NDArray[np.bool_]
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+TICK = timedelta(microseconds=1)
+
+LOST, HALF, WON, UNKNOWN = 0, 1, 2, -1  # what a vote is worth for side a, in halves
+WORTH = {
+    DuelOutcome.A.value: WON,
+    DuelOutcome.B.value: LOST,
+    DuelOutcome.TIE.value: HALF,
+    DuelOutcome.BOTH_BAD.value: HALF,
+}
+UNMEASURED = (-1, -1, -1, -1)
+ROW = [
+    ("user", "i4"),
+    ("a", "i4"),
+    ("b", "i4"),
+    ("outcome", "i1"),
+    ("at", "i8"),
+    ("style", "i4", (4,)),  # characters and marks of a, then of b
+]
+
+
+class NameCodes:
+    """Numbers names in the order in which they come."""
+
+    def __init__(self) -> None:
+        self.all: list[str] = []
+        self._codes: dict[str, int] = {}
+
+    def code(self, name: str) -> int:
+        if name not in self._codes:
+            self._codes[name] = len(self.all)
+            self.all.append(name)
+        return self._codes[name]
+
+
+@dataclass(frozen=True)
+class DuelVotes:
+    """The duels that count, in the order of their ids.
+
+    Attributes:
+        users: The name of each user code.
+        submissions: The name of each submission code.
+        rows: A duel each, in the columns of ROW; None where there are no duels.
+        terms: What differs in style, where the rule controls for it.
+    """
+
+    users: Sequence[str] = ()
+    submissions: Sequence[str] = ()
+    rows: Rows | None = None
+    terms: Floats | None = None
+
+    @property
+    def total(self) -> int:
+        return 0 if self.rows is None else len(self.rows)
+
+    def counts(self) -> Counter[str]:
+        """Count the duels of each submission."""
+        found: Counter[str] = Counter()
+        if self.rows is not None:
+            for side in ("a", "b"):
+                held = Counter(self.rows[side].tolist())
+                found.update({self.submissions[code]: many for code, many in held.items()})
+        return found
+
+    def by_pair(self) -> PairCounts:
+        """Count the duels of pairs. Of a user's duels on a pair the first one counts, whose choice knows no vote."""
+        import numpy as np
+
+        if self.rows is None:
+            return {}
+        rows = self.rows[np.argsort(self.rows["at"], kind="stable")]
+        place = np.empty(len(self.submissions), dtype=np.int64)
+        names = sorted(range(len(place)), key=self.submissions.__getitem__)
+        place[names] = range(len(place))
+        a, b = place[rows["a"]], place[rows["b"]]
+        pairs = np.minimum(a, b) * len(place) + np.maximum(a, b)
+        _, first = np.unique(np.stack([rows["user"], pairs]), axis=1, return_index=True)
+        worth = np.where(a < b, rows["outcome"], WON - rows["outcome"])[first]
+        kinds, held = np.unique(np.stack([pairs[first], worth]), axis=1, return_counts=True)
+        found: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
+        for pair, kind, many in zip(*kinds.tolist(), held.tolist(), strict=True):
+            one, other = divmod(pair, len(place))
+            sides = self.submissions[names[one]], self.submissions[names[other]]
+            found[sides][WON - kind] = many
+        return {sides: DuelCount(*counts) for sides, counts in found.items()}
+
+    def coded(self, index: Callable[[str], int], users: Mapping[str, int]) -> CodedDuels:
+        """Return the duels as a fit takes them; ``users`` are the places of those who voted by thumbs too."""
+        import numpy as np
+
+        from guanaco_server.leaderboard.ranking.comparisons import CodedDuels
+
+        rows = np.zeros(0, dtype=ROW) if self.rows is None else self.rows
+        places = dict(users)
+        voters = _renumbered(
+            rows["user"], lambda code: places.setdefault(self.users[code], len(places))
+        )
+        sides = np.concatenate([rows["a"], rows["b"]])
+        sides = _renumbered(sides, lambda code: index(self.submissions[code]))
+        first, second = sides[: len(rows)], sides[len(rows) :]
+        pairs = np.stack([voters, np.minimum(first, second), np.maximum(first, second)])
+        _, which, shares = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
+        return CodedDuels(
+            users=voters,
+            first=first,
+            second=second,
+            outcomes=rows["outcome"] / 2,
+            weights=1 / shares[which.ravel()],
+            terms=np.zeros((len(rows), 0)) if self.terms is None else self.terms,
+        )
+
+    def fit(self, votes: VotesByUser, users: Sequence[str]) -> Fit:
+        """Return what fits the strengths by these duels and the votes of ``users``, given in that order."""
+        from guanaco_server.leaderboard.ranking import comparisons
+
+        places = {user: place for place, user in enumerate(users)}
+        coded = self.coded(votes.index_of, places)
+        return lambda by_user, size: comparisons.fit(by_user, size, coded)
+
+
+NO_DUELS = DuelVotes()
+
+
+class DuelTable:
+    """The recorded duels of one competition."""
+
+    def __init__(self) -> None:
+        import numpy as np
+
+        self._ids: NDArray[np.bytes_] = np.zeros(0, dtype="S1")
+        self._rows: Rows = np.zeros(0, dtype=ROW)
+        self._users, self._submissions = NameCodes(), NameCodes()
+        self._revoted: dict[bytes, tuple[tuple[int, int], ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def row_bytes(self) -> int:
+        """The memory that the rows take, without the names of users."""
+        return self._ids.nbytes + self._rows.nbytes
+
+    @property
+    def newest(self) -> datetime | None:
+        """When the latest vote was given."""
+        return EPOCH + int(self._rows["at"].max()) * TICK if len(self) else None
+
+    def take(self, duels: Iterable[RecordedDuel]) -> bool:
+        """Take over duels that are new, or that were voted on again; return whether anything has changed."""
+        import numpy as np
+
+        ordered = {one.id.encode(): one for one in duels}
+        ids = np.asarray(sorted(ordered), dtype=np.bytes_)
+        rows = np.asarray([self._row(ordered[one]) for one in sorted(ordered)], dtype=ROW)
+        places, is_known = self._find(ids)
+        there = places[is_known]
+        rows["style"][is_known] = self._rows["style"][there]
+        revoted = {id_: _ticks(one) for id_, one in ordered.items() if len(one.votes) > 1}
+        has_changed = (
+            not is_known.all()
+            or self._rows[there].tobytes() != rows[is_known].tobytes()
+            or any(self._revoted.get(id_) != votes for id_, votes in revoted.items())
+        )
+        self._rows[there] = rows[is_known]
+        self._revoted |= revoted
+        if not is_known.all():
+            width = np.promote_types(self._ids.dtype, ids.dtype)
+            self._ids = np.insert(self._ids.astype(width), places[~is_known], ids[~is_known])
+            self._rows = np.insert(self._rows, places[~is_known], rows[~is_known])
+        return has_changed
+
+    def unmeasured(self) -> list[str]:
+        """Return the duels whose replies' style is not known."""
+        return [one.decode() for one in self._ids[~self._is_measured].tolist()]
+
+    def measure(self, styles: Mapping[str, tuple[Style, Style]]) -> None:
+        """Note the style of both replies, by duel."""
+        import numpy as np
+
+        ids = np.asarray([one.encode() for one in styles], dtype=np.bytes_)
+        found = [(a.characters, a.marks, b.characters, b.marks) for a, b in styles.values()]
+        measured = np.asarray(found, dtype=np.int32).reshape(len(ids), 4)
+        places, is_known = self._find(ids)
+        self._rows["style"][places[is_known]] = measured[is_known]
+
+    def take_styles(self, before: DuelTable) -> None:
+        """Take over what an earlier table had measured, for replies do not change."""
+        places, is_known = before._find(self._ids)
+        self._rows["style"][is_known] = before._rows["style"][places[is_known]]
+
+    def counted(
+        self, owners: Mapping[str, Owner], window: VotingWindow, *, has_styles: bool = False
+    ) -> DuelVotes:
+        """Return the duels that count; where style is controlled for, only those whose replies are measured."""
+        rows = self._rows.copy()
+        rows["at"], rows["outcome"] = self._within(window)
+        counts = rows["outcome"] != UNKNOWN
+        if has_styles:
+            counts &= self._is_measured
+        rows = rows[counts & self._is_between_others(owners)]
+        rows = rows[~self._is_by_devoted(rows, owners)]
+        terms = _terms(rows["style"]) if has_styles else None
+        return DuelVotes(self._users.all, self._submissions.all, rows, terms)
+
+    def _row(self, duel: RecordedDuel) -> tuple[Any, ...]:
+        at, outcome = _ticks(duel)[-1]
+        user = self._users.code(duel.user_key)
+        a = self._submissions.code(duel.a_submission)
+        return user, a, self._submissions.code(duel.b_submission), outcome, at, UNMEASURED
+
+    def _find(self, ids: NDArray[np.bytes_]) -> tuple[Codes, Flags]:
+        """Return where each id is or would be, and whether it is there."""
+        import numpy as np
+
+        places = np.searchsorted(self._ids, ids)
+        is_known = places < len(self._ids)
+        is_known[is_known] = self._ids[places[is_known]] == ids[is_known]
+        return places, is_known
+
+    @property
+    def _is_measured(self) -> Flags:
+        found: Flags = self._rows["style"][:, 0] != UNMEASURED[0]
+        return found
+
+    def _within(self, window: VotingWindow) -> tuple[Codes, Codes]:
+        """Return when the first vote within the window was given, and what the last was worth, or UNKNOWN."""
+        import numpy as np
+
+        begin = _tick(window.starts_at)
+        end = np.iinfo(np.int64).max if window.ends_at is None else _tick(window.ends_at)
+        at = self._rows["at"].copy()
+        worth = np.where((begin <= at) & (at < end), self._rows["outcome"], UNKNOWN)
+        for id_, votes in self._revoted.items():
+            within = [vote for vote in votes if begin <= vote[0] < end] or [(0, UNKNOWN)]
+            place = np.searchsorted(self._ids, id_)
+            at[place], worth[place] = within[0][0], within[-1][1]
+        return at, worth
+
+    def _is_between_others(self, owners: Mapping[str, Owner]) -> Flags:
+        """Tell of each duel whether both sides are submissions of accounts other than the one that had the chat."""
+        import numpy as np
+
+        accounts, nobody = NameCodes(), -1
+        names = self._submissions.all
+        owner = np.asarray(
+            [accounts.code(owners[one].account_id) if one in owners else nobody for one in names],
+            dtype=np.int64,
+        )
+        apps = [accounts.code(user.partition("/")[0]) for user in self._users.all]
+        app = np.asarray(apps, dtype=np.int64)[self._rows["user"]]
+        a, b = owner[self._rows["a"]], owner[self._rows["b"]]
+        found: Flags = (a != nobody) & (b != nobody) & (a != app) & (b != app)
+        return found
+
+    def _is_by_devoted(self, rows: Rows, owners: Mapping[str, Owner]) -> Flags:
+        """Tell of each duel whether its user always preferred one developer, whoever stood against it."""
+        import numpy as np
+
+        developers, size = NameCodes(), len(self._users.all)
+        whose = np.asarray(
+            [
+                developers.code(owners[one].developer if one in owners else "")
+                for one in self._submissions.all
+            ],
+            dtype=np.int64,
+        )
+        preferred = whose[np.where(rows["outcome"] == WON, rows["a"], rows["b"])]
+        first, last = np.full(size, len(developers.all)), np.full(size, -1)
+        np.minimum.at(first, rows["user"], preferred)
+        np.maximum.at(last, rows["user"], preferred)
+        held = np.bincount(rows["user"], minlength=size)
+        halves = np.bincount(rows["user"][rows["outcome"] == HALF], minlength=size)
+        devoted = (held >= DEVOTED_RATINGS) & (halves == 0) & (first == last)
+        found: Flags = devoted[rows["user"]]
+        return found
+
+
+def _ticks(duel: RecordedDuel) -> tuple[tuple[int, int], ...]:
+    """Return each vote's time and worth. An outcome that only a newer version knows is worth nothing known."""
+    return tuple((_tick(at), WORTH.get(outcome, UNKNOWN)) for at, outcome in duel.votes)
+
+
+def _tick(at: datetime) -> int:
+    return (at - EPOCH) // TICK
+
+
+def _renumbered(codes: Codes, place: Callable[[int], int]) -> Codes:
+    """Replace each code by its place; places are asked for in the order in which codes first occur."""
+    import numpy as np
+
+    distinct, begins, which = np.unique(codes, return_index=True, return_inverse=True)
+    places = np.zeros(len(distinct), dtype=np.int64)
+    for one in np.argsort(begins).tolist():
+        places[one] = place(int(distinct[one]))
+    return places[which.ravel()]
+
+
+def _terms(styles: Codes) -> Floats:
+    """Return what `style.differences` does, for all duels at once."""
+    import numpy as np
+
+    a, b = styles[:, :2].astype(np.float64), styles[:, 2:].astype(np.float64)
+    total = a + b
+    shares = np.divide(a - b, total, out=np.zeros_like(total), where=total > 0)
+    return np.column_stack([shares, np.ones(len(styles))])
