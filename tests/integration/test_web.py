@@ -458,3 +458,32 @@ async def test_pages_are_compressed_where_that_tells_no_secret(world: WebWorld) 
             assert int(found.headers["content-length"]) < len(plain.content) / 2
         if path.startswith(("/static/", "/openapi")):
             assert found.content == plain.content
+
+
+@pytest.mark.parametrize(
+    ("query", "field", "sentence"),
+    [
+        ("since=yesterday", "since", "It is a day, like 2026-01-31."),
+        ("since=2026-02-02&until=2026-02-01", "until", "This day is before the first one."),
+        ("length=many", "length", "It is a number of messages, up to 10,000."),
+        ("length=9&up_to=3", "up_to", "This is less than the least number."),
+        ("rating=both", "rating", "It is up or down."),
+    ],
+)
+async def test_a_filter_that_makes_no_sense_is_told_at_its_field_and_given_back(
+    world: WebWorld, query: str, field: str, sentence: str
+) -> None:
+    submission_id = await world.model("Llama Bard", "ada")
+    ada = await signed_in(world, Role.DEVELOPER, "ada")
+    base = f"/submissions/{submission_id}/feedback"
+    answer = await ada.get(f"{base}?text=kept+words&{query}")
+    assert answer.status_code == 422
+    assert f'id="{field}-problem" role="alert">{sentence}<' in answer.text
+    assert f'aria-describedby="{field}-problem"' in answer.text
+    assert 'value="kept words"' in answer.text
+    for part in query.split("&"):
+        if not part.startswith("rating"):
+            assert f'value="{part.partition("=")[2]}"' in answer.text
+    refused = await ada.get(f"{base}.jsonl?{query}")
+    assert refused.status_code == 422
+    assert sentence in refused.text

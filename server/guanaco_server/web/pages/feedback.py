@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -32,7 +33,16 @@ FORMAT_NAMES: dict[ExportFormat, str] = {
 Text = Annotated[str, Query(max_length=200)]
 
 
-def wanted_ratings(
+@dataclass(frozen=True)
+class AskedRatings:
+    """A filter as the form gave it. What makes no sense is left out of ``wanted``, and said in ``problems`` by field."""
+
+    wanted: RatingFilter
+    given: dict[str, str]
+    problems: dict[str, str]
+
+
+def asked_ratings(
     rating: Text = "",
     text: Text = "",
     bot: Text = "",
@@ -40,21 +50,39 @@ def wanted_ratings(
     until: Text = "",
     length: Text = "",
     up_to: Text = "",
-) -> RatingFilter:
-    """Read what the form sends; InvalidInput where it makes no sense."""
-    if rating not in ("", "up", "down"):
-        raise InvalidInput("rating: It is up or down.")
-    return RatingFilter(
-        thumbs_up={"up": True, "down": False}.get(rating),
+) -> AskedRatings:
+    """Read what the form sends."""
+    given = {"rating": rating, "since": since, "until": until, "length": length, "up_to": up_to}
+    problems = {name: problem for name, text in given.items() if (problem := _problem(name, text))}
+    sound = {name: "" if name in problems else text for name, text in given.items()}
+    wanted = RatingFilter(
+        thumbs_up={"up": True, "down": False}.get(sound["rating"]),
         text=text.strip(),
         bot=bot.strip(),
-        since=_day("since", since),
-        until=_day("until", until),
-        min_length=_length("length", length),
-        max_length=_length("up_to", up_to),
+        since=_day(sound["since"]),
+        until=_day(sound["until"]),
+        min_length=int(sound["length"]) if sound["length"] else None,
+        max_length=int(sound["up_to"]) if sound["up_to"] else None,
     )
+    if wanted.since and wanted.until and wanted.until < wanted.since:
+        problems["until"] = "This day is before the first one."
+        wanted = replace(wanted, until=None)
+    if None not in (wanted.min_length, wanted.max_length) and (
+        (wanted.max_length or 0) < (wanted.min_length or 0)
+    ):
+        problems["up_to"] = "This is less than the least number."
+        wanted = replace(wanted, max_length=None)
+    return AskedRatings(wanted, given, problems)
 
 
+def wanted_ratings(asked: Annotated[AskedRatings, Depends(asked_ratings)]) -> RatingFilter:
+    """Return the filter; InvalidInput where a part of it makes no sense."""
+    for name, problem in asked.problems.items():
+        raise InvalidInput(f"{name}: {problem}")
+    return asked.wanted
+
+
+Asked = Annotated[AskedRatings, Depends(asked_ratings)]
 Wanted = Annotated[RatingFilter, Depends(wanted_ratings)]
 
 
@@ -65,19 +93,23 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
     async def read_ratings(
         request: Request,
         submission_id: str,
-        wanted: Wanted,
+        asked: Asked,
         order: Order = "newest",
         cursor: Text = "",
         show: Annotated[str, Query(max_length=64)] = "",
         member: Member = developer,
     ) -> Response:
         submission = await web.submissions.require_visible(member.account, submission_id)
+        wanted = asked.wanted
         page = await web.ratings.page(member.account, submission_id, wanted, cursor or None, order)
         return web.pages.show(
             request,
             "feedback.html",
+            status=422 if asked.problems else 200,
             submission=submission,
             wanted=wanted,
+            given=asked.given,
+            problems=asked.problems,
             order=order,
             overview=await web.ratings.overview(member.account, submission_id, wanted),
             most_counted=MOST_COUNTED,
@@ -144,21 +176,21 @@ def _places(
     }
 
 
-def _length(name: str, text: str) -> int | None:
+def _problem(name: str, text: str) -> str | None:
+    """Return what is wrong with a field of the form, in a sentence."""
     if not text:
         return None
-    if not (text.isascii() and text.isdigit() and int(text) <= MAX_LENGTH):
-        raise InvalidInput(f"{name}: It is a number of messages, up to {MAX_LENGTH:,}.")
-    return int(text)
+    if name == "rating":
+        return None if text in ("up", "down") else "It is up or down."
+    if name in ("since", "until"):
+        return None if _day(text) else "It is a day, like 2026-01-31."
+    is_number = text.isascii() and text.isdigit() and int(text) <= MAX_LENGTH
+    return None if is_number else f"It is a number of messages, up to {MAX_LENGTH:,}."
 
 
-def _day(name: str, text: str) -> date | None:
-    if not text:
-        return None
+def _day(text: str) -> date | None:
     try:
         day = date.fromisoformat(text)
     except ValueError:
-        day = date.min
-    if not FIRST_YEAR <= day.year < LAST_YEAR:
-        raise InvalidInput(f"{name}: It is a day, like 2026-01-31.")
-    return day
+        return None
+    return day if FIRST_YEAR <= day.year < LAST_YEAR else None
