@@ -179,7 +179,7 @@ class DuelTable:
 
     @property
     def newest(self) -> datetime | None:
-        """When the latest vote was given."""
+        """Return the time of the latest vote."""
         return EPOCH + int(self._rows["at"].max()) * TICK if len(self) else None
 
     def take(self, duels: Iterable[RecordedDuel]) -> bool:
