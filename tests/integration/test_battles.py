@@ -14,6 +14,7 @@ from guanaco.competitions import OPEN, CompetitionRequest, DuelRule
 from guanaco_server.competitions.service import OPEN_COMPETITION
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
+from tests.fixtures.newer_version import rewrite
 from tests.fixtures.talking import contents, parse
 from tests.fixtures.world import World
 
@@ -182,6 +183,25 @@ async def test_a_developer_reads_duels_with_the_other_side_anonymous(database: D
     (pair,) = (await admin.get(f"/competitions/{OPEN}/duels")).json()
     assert (pair["first"], pair["second"], pair["score"]["won"]) == (OWN, RIVAL, 1)
     assert 0 <= pair["score"]["low"] < 0.5 < pair["score"]["high"] <= 1
+
+
+async def test_an_outcome_of_the_next_version_is_shown_and_never_counted(
+    database: Database,
+) -> None:
+    world, http, conversation = await in_battle(database, Script(("One",)), Script(("Two",)))
+    battle_id = (await fight(http, conversation))["battle_id"]
+    await vote(http, conversation, battle_id, outcome="a")
+    for table, key in (("battles", {"id": battle_id}), ("duels", {"battle_id": battle_id})):
+        await rewrite(database, table, key, outcome="both_good")
+    (listed,) = (await http.get(f"/conversations/{conversation}/battles")).json()
+    admin = await world.http(Role.ADMIN)
+    page = (await admin.get(f"/submissions/{OWN}/duels")).json()
+    pairs = await admin.get("/competitions/open/duels")
+    assert (listed["outcome"], page["items"][0]["result"]) == ("both_good", "both_good")
+    assert [page["score"][name] for name in ("won", "lost", "tie", "both_bad")] == [0, 0, 0, 0]
+    assert (pairs.status_code, pairs.json()) == (200, [])
+    changed = (await vote(http, conversation, battle_id, outcome="tie")).json()
+    assert (changed["outcome"], changed["revision"]) == ("tie", 2)
 
 
 async def test_an_erased_user_leaves_no_battle(database: Database) -> None:

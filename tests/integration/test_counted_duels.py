@@ -17,6 +17,7 @@ from guanaco.verdicts import headline
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
 from guanaco_server.duels.tables import BattleRow, DuelRow
+from tests.fixtures.newer_version import rewrite
 from tests.fixtures.rating import converse, rate
 from tests.fixtures.world import World
 
@@ -270,6 +271,24 @@ async def test_a_users_duels_on_a_pair_are_one_in_the_verdict(world: Arena) -> N
         await world.http_with({}).get("/leaderboard/verdict", params={"competition": "autumn"})
     ).json()
     assert found["pairs"][0]["state"] == "open"
+
+
+async def test_an_outcome_of_the_next_version_is_in_no_ranking_and_stops_no_process(
+    world: Arena,
+) -> None:
+    await world.put(RULES, assignment={"kind": "decide"})
+    for number in range(5):
+        await world.duel(f"user-{number}", ONE, TWO, "a")
+        await world.duel(f"user-{number}", THREE, ONE, "b")
+    known = await world.rows()
+    await world.duel("user-9", ONE, TWO, "tie")
+    for table in ("battles", "duels"):
+        await rewrite(world.database, table, {"outcome": "tie"}, outcome="both_good")
+    await world.routing.refresh()
+    assert None not in rival_of(world, TWO)
+    assert {name: row["score"] for name, row in (await world.rows()).items()} == {
+        name: row["score"] for name, row in known.items()
+    }
 
 
 def rival_of(world: Arena, own: str) -> set[str | None]:

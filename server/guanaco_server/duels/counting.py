@@ -12,7 +12,10 @@ from guanaco_server.statistics.duel_strengths import PairCounts
 
 
 class DuelCounts:
-    """Counts every vote that stands, also those that the ranking leaves out: they mislead no claim, only the choice of pairs."""
+    """Counts every vote that stands, also those that the ranking leaves out: they mislead no claim, only the choice of pairs.
+
+    A vote whose outcome only a newer version knows is left out, as the ranking does.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -22,7 +25,7 @@ class DuelCounts:
             votes = await queries.results_in(session, competition_id)
         found: defaultdict[tuple[str, str], DuelCount] = defaultdict(DuelCount)
         for a, b, outcome, count in votes:
-            if a == b:
+            if a == b or outcome.is_unknown:
                 continue
             first, second = sorted((a, b))
             result = result_for("a" if a == first else "b", outcome)

@@ -68,7 +68,7 @@ async def _counted(session: AsyncSession, which: ColumnElement[bool]) -> list[Co
         .group_by(row.a_submission, row.b_submission, row.outcome)
     )
     rows = await session.execute(statement)
-    return [(a, b, outcome or "", count) for a, b, outcome, count in rows]
+    return [(a, b, outcome, count) for a, b, outcome, count in rows if outcome is not None]
 
 
 def _is_of(submission_id: str) -> ColumnElement[bool]:

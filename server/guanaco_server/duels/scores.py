@@ -12,15 +12,15 @@ from guanaco_server.statistics.confidence_sequences import (
     shared_alpha,
 )
 
-CountedVote = tuple[str, str, str, int]
+CountedVote = tuple[str, str, DuelOutcome, int]
 """The submissions of sides a and b, the outcome, and how many such votes there are."""
 
 
-def result_for(side: Side, outcome: str) -> DuelResult:
-    """Return a vote as the submission on that side sees it."""
+def result_for(side: Side, outcome: DuelOutcome) -> DuelResult:
+    """Return a vote as the submission on that side sees it; an outcome of a newer version is unknown here too."""
     if outcome in (DuelOutcome.A, DuelOutcome.B):
-        return DuelResult.WON if outcome == side else DuelResult.LOST
-    return DuelResult(outcome)
+        return DuelResult.WON if outcome.value == side else DuelResult.LOST
+    return DuelResult.read(outcome)
 
 
 def score_of(submission_id: str, votes: Iterable[CountedVote]) -> DuelScore:
@@ -28,7 +28,7 @@ def score_of(submission_id: str, votes: Iterable[CountedVote]) -> DuelScore:
     found: Counter[str] = Counter()
     for a_submission, _, outcome, count in votes:
         side: Side = "a" if a_submission == submission_id else "b"
-        found[result_for(side, outcome)] += count
+        found[result_for(side, outcome)] += count  # one of a newer version is in no sum
     return _score(found, ALPHA)
 
 
@@ -36,6 +36,8 @@ def scores_of_pairs(votes: Iterable[CountedVote]) -> list[PairScore]:
     """Count each pair's results, the first by name against the second; the error is shared by all pairs."""
     found: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for a_submission, b_submission, outcome, count in votes:
+        if outcome.is_unknown:
+            continue
         first, second = sorted((a_submission, b_submission))
         side: Side = "a" if a_submission == first else "b"
         found[first, second][result_for(side, outcome)] += count

@@ -104,7 +104,7 @@ class DuelService:
             side = await self._side(session, row, request)
             if (row.outcome, row.continues_from) != (request.outcome, side):
                 self._require_changeable(row)
-                self._note(session, account, row, request.outcome, side)
+                self._note(session, account, row, DuelOutcome(request.outcome), side)
             read = _read(row)
             await session.flush()
             await keep_answer(session, read)
@@ -174,7 +174,12 @@ class DuelService:
             raise RatingSettled(f"The vote on this battle was changed {MAX_VOTES} times already.")
 
     def _note(
-        self, session: AsyncSession, account: Account, row: BattleRow, outcome: str, side: Side
+        self,
+        session: AsyncSession,
+        account: Account,
+        row: BattleRow,
+        outcome: DuelOutcome,
+        side: Side,
     ) -> None:
         now = self._clock.now()
         row.outcome, row.continues_from, row.voted_at = outcome, side, now
@@ -231,7 +236,7 @@ def _read(row: BattleRow) -> BattleRecord:
         a=BattleReply(content=row.a_content, finish_reason=row.a_finish_reason),
         b=BattleReply(content=row.b_content, finish_reason=row.b_finish_reason),
         continues_from=cast(Side, row.continues_from),
-        outcome=None if row.outcome is None else DuelOutcome(row.outcome),
+        outcome=row.outcome,
         revision=row.revision,
         created_at=row.created_at,
         voted_at=row.voted_at,

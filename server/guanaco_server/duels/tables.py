@@ -7,8 +7,9 @@ from datetime import datetime
 from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
+from guanaco.duels import DuelOutcome
 from guanaco_server.database.tables import Table
-from guanaco_server.database.types import UtcDateTime
+from guanaco_server.database.types import EnumText, UtcDateTime
 
 
 class BattleRow(Table):
@@ -39,7 +40,7 @@ class BattleRow(Table):
     b_finish_reason: Mapped[str] = mapped_column(String(32))
     own_side: Mapped[str] = mapped_column(String(1))
     continues_from: Mapped[str] = mapped_column(String(1))
-    outcome: Mapped[str | None] = mapped_column(String(16))
+    outcome: Mapped[DuelOutcome | None] = mapped_column(EnumText(DuelOutcome))
     revision: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     voted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
@@ -56,7 +57,7 @@ class DuelRow(Table):
     )
     battle_id: Mapped[str] = mapped_column(ForeignKey("battles.id", ondelete="CASCADE"))
     revision: Mapped[int]
-    outcome: Mapped[str] = mapped_column(String(16))
+    outcome: Mapped[DuelOutcome] = mapped_column(EnumText(DuelOutcome))
     continues_from: Mapped[str] = mapped_column(String(1))
     at: Mapped[datetime] = mapped_column(UtcDateTime)
     given_by: Mapped[str] = mapped_column(String(32))
