@@ -115,7 +115,7 @@ async def test_a_submission_is_torn_down_only_after_a_question(site: Site) -> No
     await expect(page.locator("#summary")).to_contain_text("torn down")
 
 
-async def test_a_beta_user_chats_and_rates_and_learns_no_models_name(site: Site) -> None:
+async def test_beta_user_chats_and_rates_without_seeing_a_model_name(site: Site) -> None:
     script = Script(pieces=("North,", " sailor."))
     site.world.model_server.scripts = [script, Script(pieces=("South,", " then."))]
     visit = await site.visit()
@@ -149,7 +149,7 @@ async def test_a_beta_user_chats_and_rates_and_learns_no_models_name(site: Site)
     assert visit.complaints == []
 
 
-async def test_a_reply_that_fails_says_so_and_keeps_the_message_once(site: Site) -> None:
+async def test_failed_reply_says_so_and_keeps_the_message_once(site: Site) -> None:
     site.world.model_server.scripts = [Script(pieces=("Nor",), fault="It died."), Script()]
     visit = await site.visit()
     page = await visit.agree_and_talk()
@@ -345,7 +345,7 @@ async def test_withdrawing_leads_back_to_the_question(site: Site) -> None:
     assert (newest.account, newest.action) == ("web-chat", "erase user")
 
 
-async def test_the_first_tab_skips_to_the_content_and_focus_is_seen(site: Site) -> None:
+async def test_first_tab_skips_to_content_and_focus_is_visible(site: Site) -> None:
     visit = await site.visit()
     page = await visit.open("/")
     await page.keyboard.press("Tab")
@@ -415,7 +415,7 @@ async def test_ratings_are_counted_found_and_marked(site: Site) -> None:
     assert visit.complaints == []
 
 
-async def test_a_followed_log_shows_what_is_searched_for_and_each_line_once(site: Site) -> None:
+async def test_followed_log_shows_each_searched_line_once(site: Site) -> None:
     visit = await site.visit(Role.DEVELOPER, "edsger")
     page = await visit.open("/submissions/edsger-owl-13b_v1")
     await expect(page.locator("#live")).to_have_text("live")

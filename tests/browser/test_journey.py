@@ -53,7 +53,7 @@ async def parts(page: Page) -> dict[str, str]:
     return {name: await page.locator(f"#{name}").inner_text() for name in PARTS}
 
 
-async def test_from_a_submission_that_is_watched_live_to_the_first_rating(
+async def test_watched_submission_goes_live_up_to_the_first_rating(
     browser: Browser, platform: Up, hub: ControlledHub
 ) -> None:
     key = await asyncio.to_thread(platform.client().create_key, "ada", Role.DEVELOPER)

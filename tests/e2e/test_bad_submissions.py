@@ -58,7 +58,7 @@ BAD_REPOS: dict[str, tuple[Spoil, str, str]] = {
 }
 
 
-def test_bad_repos_fail_with_a_sentence_that_names_what_is_wrong(
+def test_bad_repos_fail_with_a_sentence_naming_the_problem(
     platform: SharedPlatform,
 ) -> None:
     client = platform.client
@@ -73,7 +73,7 @@ def test_bad_repos_fail_with_a_sentence_that_names_what_is_wrong(
         assert_failed(client, spoiled[name], code, part.replace("acme/bad", f"acme/{name}"))
 
 
-def test_a_model_over_the_limit_is_refused_before_any_weights_are_fetched(
+def test_model_over_the_limit_is_refused_before_weights_are_fetched(
     start_platform: StartPlatform, hub: ControlledHub
 ) -> None:
     client = start_platform(max_parameters=1_000).client()
@@ -113,9 +113,7 @@ def test_a_model_server_that_dies_at_start_is_explained(platform: SharedPlatform
         ("nan", "computed NaN"),
     ],
 )
-def test_a_model_that_says_nothing_of_use_is_told_what_it_said(
-    platform: SharedPlatform, say: str, part: str
-) -> None:
+def test_useless_model_is_told_what_it_said(platform: SharedPlatform, say: str, part: str) -> None:
     client, up = platform.client, platform.up
     platform.repo(say)
     failed = assert_failed(client, client.submit(f"acme/{say}"), "content_check_failed", part)
@@ -124,7 +122,7 @@ def test_a_model_that_says_nothing_of_use_is_told_what_it_said(
     eventually(lambda: not up.model_servers(), "end of the model server")
 
 
-def test_a_quantization_that_costs_too_much_is_refused_with_both_figures(
+def test_too_lossy_quantization_is_refused_with_both_figures(
     platform: SharedPlatform,
 ) -> None:
     client = platform.client

@@ -56,7 +56,7 @@ def cancel_in(stage: Stage, up: Up, hub: ControlledHub, repo: str) -> None:
         client.cancel(submission.id)
 
 
-def test_a_platform_stopped_in_a_stage_and_when_it_serves_goes_on_at_the_next_start(
+def test_platform_stopped_in_any_stage_resumes_at_next_start(
     start_platform: StartPlatform,
 ) -> None:
     up = start_platform(**SETTINGS[Stage.DEPLOY])
@@ -114,7 +114,7 @@ def test_deactivate_reactivate_redeploy_and_teardown(platform: SharedPlatform) -
     eventually(lambda: not up.model_servers(), "end of the model server")
 
 
-def test_two_submissions_of_a_commit_share_the_artifact_and_the_model_server(
+def test_submissions_of_one_commit_share_artifact_and_model_server(
     platform: SharedPlatform,
 ) -> None:
     client, up = platform.client, platform.up

@@ -34,7 +34,7 @@ BEGIN SELECT RAISE(ABORT, 'held by the test'); END
 
 
 @pytest.mark.timeout(600)  # eight starts of a platform
-def test_a_platform_killed_in_every_stage_finishes_and_finds_its_server_again(
+def test_platform_killed_in_every_stage_finishes_and_finds_its_server(
     start_platform: StartPlatform, hub: ControlledHub
 ) -> None:
     """One submission meets a kill in each of its stages, and another one when it is published."""

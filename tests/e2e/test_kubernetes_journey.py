@@ -100,7 +100,7 @@ def test_from_submit_to_feedback_to_teardown_leaves_no_object(world: FakeWorld, 
 
 
 @pytest.mark.timeout(900)  # vLLM is imported twice: for the submission, and for the next one
-def test_a_submission_is_served_by_vllm_in_a_pod_that_waited(
+def test_submission_is_served_by_vllm_in_a_waiting_pod(
     world: FakeWorld, start_platform: StartPlatform, settings: dict[str, object]
 ) -> None:
     pools = {"small": {"size": 1}}
@@ -207,9 +207,7 @@ def test_a_redeploy_goes_on_when_another_worker_takes_over(world: FakeWorld, rol
     assert_nothing_is_left(roles, submission.id)
 
 
-def test_what_the_cluster_cannot_do_is_one_sentence_for_the_developer(
-    world: FakeWorld, up: Up
-) -> None:
+def test_cluster_limits_reach_the_developer_as_one_sentence(world: FakeWorld, up: Up) -> None:
     world.kubelet.no_quota[""] = 'pods "s" is forbidden: exceeded quota: models, used: pods=4'
     developer = up.client(Role.DEVELOPER, "ada")
     submission = developer.wait(developer.submit("acme/tiny", name="Tiny").id)
@@ -276,7 +274,7 @@ def _left(world: FakeWorld) -> list[str]:
 
 
 @pytest.mark.timeout(900)
-def test_an_adapter_is_served_by_its_bases_pod_also_after_kill_9(
+def test_adapter_is_served_by_its_bases_pod_after_kill_9(
     world: FakeWorld,
     start_platform: StartPlatform,
     settings: dict[str, object],

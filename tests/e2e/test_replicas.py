@@ -16,7 +16,7 @@ BOT = next(iter(BOTS.values()))
 
 
 @pytest.mark.engine
-def test_two_replicas_are_killed_in_turns_and_every_message_is_answered(
+def test_every_message_is_answered_while_two_replicas_are_killed(
     start_platform: StartPlatform,
 ) -> None:
     up = start_platform(min_replicas=2, scale_interval_s=0.2)

@@ -82,7 +82,7 @@ def is_busy(up: Up, submission_id: str, number: int) -> bool:
     return running is not None and int(running[1]) >= 3
 
 
-async def test_no_turn_is_lost_and_none_fails_before_its_first_token(
+async def test_no_turn_is_lost_or_fails_before_its_first_token(
     start_platform: StartPlatform, postgres: PostgresServer
 ) -> None:
     database = postgres.create()

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.postgres]
 
 
 @pytest.mark.timeout(600)  # six starts of processes
-def test_workers_take_over_from_slow_and_killed_ones_and_each_role_answers_what_is_its_own(
+def test_workers_take_over_killed_ones_and_roles_answer_their_own(
     roles: Roles, hub: ControlledHub
 ) -> None:
     early = roles.launch("api", "api-0")

@@ -15,7 +15,7 @@ from tests.fixtures.up import SCRIPTED_ENGINE, Up, eventually
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 
-def test_sixteen_talking_users_notice_nothing_of_a_redeploy_and_of_a_worse_canary(
+def test_users_notice_nothing_of_redeploy_and_worse_canary(
     start_platform: StartPlatform,
 ) -> None:
     """Canaries that fail are in test_kubernetes_journey.py, those that people dislike in tests/integration/test_canaries.py."""

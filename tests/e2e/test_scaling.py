@@ -38,7 +38,7 @@ def reply(app: Client, conversation_id: str) -> Reply | None:
 
 
 @pytest.mark.engine
-def test_a_rated_submission_sleeps_and_an_opening_or_a_message_wakes_it(
+def test_rated_submission_sleeps_and_any_message_wakes_it(
     start_platform: StartPlatform,
 ) -> None:
     up = start_platform(feedback_target=1, sleep_idle_s=6, scale_interval_s=0.2)
@@ -60,7 +60,7 @@ def test_a_rated_submission_sleeps_and_an_opening_or_a_message_wakes_it(
 
 
 @pytest.mark.engine
-def test_a_new_submission_waits_for_room_and_goes_on_by_itself_after_a_kill(
+def test_new_submission_waits_for_room_and_survives_a_kill(
     start_platform: StartPlatform, hub: ControlledHub
 ) -> None:
     """Undisturbed ones are in tests/integration/test_pipeline_in_flight.py and test_scaling.py."""

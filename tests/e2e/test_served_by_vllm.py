@@ -66,7 +66,7 @@ def test_a_model_that_computes_nan_is_refused(real: SharedPlatform) -> None:
 
 
 @pytest.mark.timeout(600)  # four starts of vLLM
-def test_fp8_is_compared_with_the_unquantized_model_and_a_reward_model_scores_what_it_writes(
+def test_fp8_is_compared_and_a_reward_model_scores_its_replies(
     real: SharedPlatform,
 ) -> None:
     make_reward_repo(real.hub.root / "acme" / "judge", liked=".")

@@ -24,7 +24,7 @@ def output_of(*command: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
-def test_the_wheel_is_a_light_client_under_a_name_that_is_ours(tmp_path: Path) -> None:
+def test_wheel_is_a_light_client_under_our_own_name(tmp_path: Path) -> None:
     build = ("-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path / "dist"))
     output_of(sys.executable, *build, cwd=ROOT)
     (wheel,) = (tmp_path / "dist").glob("*.whl")

@@ -124,7 +124,7 @@ async def test_tags_filter_the_list(database: Database) -> None:
     assert await ids(tag="lora") == []
 
 
-async def test_a_key_that_may_choose_talks_to_the_model_that_it_names(database: Database) -> None:
+async def test_key_with_permission_talks_to_the_model_it_names(database: Database) -> None:
     world, ada, first, second = await two_versions(database)
     await ada.put(f"/submissions/{first}/aliases/champion")
     plain = await world.http(Role.BACKEND, "app")

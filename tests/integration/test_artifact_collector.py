@@ -40,7 +40,7 @@ async def test_what_a_submission_needs_is_never_deleted(yard: Yard, status: Stat
     assert await yard.store.list_keys() == [USED]
 
 
-async def test_what_nobody_needs_is_kept_for_the_grace_and_no_longer(yard: Yard) -> None:
+async def test_unused_artifact_is_kept_for_the_grace_period_only(yard: Yard) -> None:
     await yard.store_loose(LOOSE)
     await yard.sweep_daily(8)
     assert (await yard.rows())[LOOSE].size_bytes == len(TENSORS) + len(b"{}") + 23
@@ -78,7 +78,7 @@ async def test_one_of_two_submissions_is_enough_to_keep_it(yard: Yard) -> None:
     assert await yard.store.list_keys() == [USED]
 
 
-async def test_a_platform_that_was_down_for_long_deletes_nothing_that_is_needed(
+async def test_platform_after_long_downtime_deletes_nothing_needed(
     yard: Yard,
 ) -> None:
     await submitted(yard)
@@ -109,7 +109,7 @@ async def test_an_artifact_can_be_touched_before_it_is_made(yard: Yard) -> None:
 
 
 @pytest.mark.slow
-async def test_whoever_needs_an_artifact_on_its_way_out_waits_until_it_is_gone(
+async def test_user_of_a_leaving_artifact_waits_until_it_is_gone(
     yard: Yard,
 ) -> None:
     await yard.store_loose(LOOSE)
@@ -131,7 +131,7 @@ async def test_whoever_needs_an_artifact_on_its_way_out_waits_until_it_is_gone(
     assert await yard.store.list_keys() == [LOOSE]
 
 
-async def test_what_was_found_after_a_touch_outlives_sweeps_at_the_same_time(yard: Yard) -> None:
+async def test_artifact_found_after_a_touch_outlives_concurrent_sweeps(yard: Yard) -> None:
     keys = [f"{number:064x}" for number in range(24)]
     await yard.store_loose(*keys)
     await yard.collector.sweep()
@@ -148,7 +148,7 @@ async def test_what_was_found_after_a_touch_outlives_sweeps_at_the_same_time(yar
     assert len(yard.store.deleted) == len(set(yard.store.deleted)), "deleted by two"
 
 
-async def test_a_touch_between_the_look_and_the_verdict_saves_the_artifact(yard: Yard) -> None:
+async def test_touch_between_look_and_verdict_saves_the_artifact(yard: Yard) -> None:
     await yard.store_loose(LOOSE)
     await yard.collector.sweep()
     yard.clock.advance(GRACE_S + 1)
@@ -172,7 +172,7 @@ async def test_of_two_that_doom_an_artifact_one_may_delete_it(yard: Yard) -> Non
     assert yard.store.deleted == [LOOSE]
 
 
-async def test_a_deletion_whose_platform_died_is_finished_by_the_next_sweep(yard: Yard) -> None:
+async def test_next_sweep_finishes_the_deletion_of_a_dead_platform(yard: Yard) -> None:
     await yard.store_loose(LOOSE)
     await yard.collector.sweep()
     yard.clock.advance(1)

@@ -180,7 +180,7 @@ def test_a_store_that_stays_away_is_given_up(
         list(read_remote(url(store), manifest))
 
 
-def test_a_model_server_that_starts_outlasts_an_outage_and_says_so_meanwhile(
+def test_starting_model_server_outlasts_an_outage_and_reports_it(
     manifest: Manifest,
     path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -128,7 +128,7 @@ async def test_a_job_without_a_developers_token_gets_none(yard: Yard) -> None:
     ("code", "error", "is_kept"),
     [("hub_unreachable", HubUnreachable, True), ("corrupt_weights", CorruptWeights, False)],
 )
-async def test_what_was_written_is_kept_for_another_try_that_can_help(
+async def test_written_data_is_kept_for_a_retry_that_can_help(
     yard: Yard, code: str, error: type[SubmissionFailure], is_kept: bool
 ) -> None:
     yard.will({"error": code, "message": "No."}, exit_code=1)

@@ -214,7 +214,7 @@ async def test_whoever_has_access_reads_every_file_without_credentials(
     }
 
 
-async def test_a_ticket_says_what_to_do_and_where_the_journal_is(real: StoreUnderTest) -> None:
+async def test_ticket_says_what_to_do_and_where_the_journal_is(real: StoreUnderTest) -> None:
     url = await real.store.begin(job(), MAX_BYTES)
     await write(url, manifest())
     ticket = SerializerTask.model_validate_json(
@@ -237,7 +237,7 @@ async def test_a_ticket_says_what_to_do_and_where_the_journal_is(real: StoreUnde
         pytest.param(FILES, b"cut", TENSORS_NAME, id="short-tensors"),
     ],
 )
-async def test_an_artifact_that_is_not_as_its_manifest_says_is_not_published(
+async def test_artifact_that_contradicts_its_manifest_is_not_published(
     real: StoreUnderTest, files: dict[str, bytes], tensors: bytes, named: str
 ) -> None:
     await real.serialize(manifest(), files, tensors)
@@ -271,7 +271,7 @@ async def test_the_uri_of_a_local_artifact_is_its_folder(tmp_path: Path) -> None
     assert (await tested.store.free_bytes() or 0) > 0
 
 
-async def test_a_folder_that_cannot_be_written_is_said_in_a_sentence(tmp_path: Path) -> None:
+async def test_unwritable_folder_is_reported_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreUnreachable, match="cannot be used"):
         await LocalStore(tmp_path / "file").check()

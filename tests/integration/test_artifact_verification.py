@@ -116,7 +116,7 @@ async def test_a_changed_or_missing_small_file_is_found(
     ]
 
 
-async def test_an_artifact_that_is_not_what_the_hub_has_is_found(
+async def test_artifact_that_differs_from_the_hub_is_found(
     artifact: Artifact, verifier: ArtifactVerifier
 ) -> None:
     """A manifest that was rewritten to fit other weights is whole in itself."""

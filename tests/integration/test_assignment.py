@@ -93,7 +93,7 @@ async def test_the_newest_has_its_ratings_first_then_the_next(world: Assigning) 
 
 
 @pytest.mark.both_databases
-async def test_a_user_has_each_once_and_then_the_one_of_longest_ago(world: Assigning) -> None:
+async def test_user_gets_each_submission_once_then_the_oldest_again(world: Assigning) -> None:
     http = await world.http(Role.BACKEND)
     given = [(await world.begin(http, "sam"))[1] for _ in range(5)]
     assert given == ["new_v1", "mid_v1", "old_v1", "new_v1", "mid_v1"]
@@ -195,7 +195,7 @@ async def test_opening_takes_no_capacity_and_is_never_refused_for_it(world: Assi
 
 
 @pytest.mark.both_databases
-async def test_one_at_capacity_is_chosen_only_when_no_other_has_room(database: Database) -> None:
+async def test_full_submission_is_chosen_only_when_no_other_has_room(database: Database) -> None:
     go_on = asyncio.Event()
     world = Assigning(database, Script(go_on=go_on))
     await world.publish_all("old_v1", "new_v1")
@@ -220,7 +220,7 @@ async def test_one_at_capacity_is_chosen_only_when_no_other_has_room(database: D
     assert [(await reply).status_code for reply in replies] == [200, 200]
 
 
-async def test_what_loses_its_server_is_passed_over_before_the_next_look(world: Assigning) -> None:
+async def test_submission_without_server_is_skipped_before_the_next_look(world: Assigning) -> None:
     world.deployments.note_replicas("new_v1", ())
     http = await world.http(Role.BACKEND)
     assert (await http.get("/assignment")).json() == {"submission_id": "mid_v1"}
@@ -283,7 +283,7 @@ async def test_a_persona_goes_only_where_it_fits(database: Database) -> None:
         assert said.status_code == 200, "it can be talked to"
 
 
-async def test_a_persona_that_fits_nowhere_is_refused_when_it_is_opened(database: Database) -> None:
+async def test_persona_that_fits_nowhere_is_refused_at_opening(database: Database) -> None:
     world = Assigning(database)
     await sized(world, large_v1=384, small_v1=256)
     http = await world.http(Role.BACKEND)
@@ -300,7 +300,7 @@ async def test_a_persona_that_fits_nowhere_is_refused_when_it_is_opened(database
         assert not (await session.scalars(select(ConversationRow))).all(), "nothing is stored"
 
 
-async def test_of_many_models_it_does_not_fit_those_with_the_most_room_are_tried(
+async def test_roomiest_models_are_tried_when_a_persona_fits_few(
     database: Database,
 ) -> None:
     world = Assigning(database)

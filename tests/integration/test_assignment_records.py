@@ -38,7 +38,7 @@ async def replayed(world: World, conversation: str) -> tuple[str | None, bool | 
     return answer.json()["replayed"], answer.json()["is_same"]
 
 
-async def test_snapshots_that_nothing_used_for_a_month_are_dropped_and_others_stay(
+async def test_snapshots_unused_for_a_month_are_dropped_others_stay(
     world: Assigning,
 ) -> None:
     http = await world.http(Role.BACKEND, "app")
@@ -80,7 +80,7 @@ async def test_a_snapshot_that_is_used_again_and_again_stays(world: Assigning) -
     assert await replayed(world, first[0]) == (first[1], True)
 
 
-async def test_only_an_admin_may_see_it_and_without_a_seed_there_is_nothing_to_see(
+async def test_only_an_admin_sees_it_and_only_with_a_seed(
     world: Assigning,
 ) -> None:
     await world.rule(assignment={"kind": "uniform"})
@@ -95,7 +95,7 @@ async def test_only_an_admin_may_see_it_and_without_a_seed_there_is_nothing_to_s
 
 
 @pytest.mark.slow
-async def test_many_messages_to_a_submission_that_is_gone_cost_one_snapshot(
+async def test_many_messages_to_a_gone_submission_cost_one_snapshot(
     world: Assigning, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0

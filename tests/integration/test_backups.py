@@ -112,7 +112,7 @@ async def test_ratings_that_differ_from_the_frozen_season_are_found(
 
 
 @SQLITE_ONLY
-async def test_what_is_committed_while_a_backup_is_made_is_in_it_whole_or_not_at_all(
+async def test_backup_holds_a_concurrent_commit_whole_or_not_at_all(
     world: BackedUp, tmp_path: Path
 ) -> None:
     """The other writer never waits for the copy, and the copy is one moment's."""
@@ -201,7 +201,7 @@ except BackupFailed as error:
 
 
 @SQLITE_ONLY
-async def test_a_killed_backup_is_none_and_the_next_one_removes_it(
+async def test_killed_backup_does_not_count_and_the_next_removes_it(
     world: BackedUp, tmp_path: Path
 ) -> None:
     folder = BackupFolder(tmp_path / "backups")
@@ -230,7 +230,7 @@ def _python(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @SQLITE_ONLY
-async def test_a_backup_is_for_its_owner_and_names_secrets_by_reference_only(
+async def test_backup_is_private_to_its_owner_and_holds_no_secrets(
     world: BackedUp,
 ) -> None:
     made = await world.back_up()
@@ -318,7 +318,7 @@ async def test_without_postgresql_tools_there_is_one_sentence(
     assert BackupFolder(tmp_path / "backups").finished() == []
 
 
-async def test_a_tool_that_is_older_than_the_server_is_one_sentence(
+async def test_tool_older_than_the_server_is_one_sentence(
     postgres: PostgresServer,
     migrated_postgres: PostgresServer,
     tmp_path: Path,

@@ -86,7 +86,7 @@ async def test_a_canary_brings_places_of_its_own(world: RollingWorld) -> None:
 
 
 @pytest.mark.slow
-async def test_a_canary_that_is_as_good_takes_over_when_its_time_is_over(
+async def test_canary_as_good_as_before_takes_over_in_the_end(
     world: RollingWorld,
 ) -> None:
     await world.redeploy(CANARY)

@@ -224,7 +224,7 @@ async def test_limits_of_an_account_are_told_in_a_sentence(database: Database) -
     await push(http, V2)
 
 
-async def test_an_upload_may_be_larger_than_other_requests_and_has_a_limit(
+async def test_upload_may_exceed_other_requests_up_to_its_limit(
     database: Database,
 ) -> None:
     world = World(database, character_max_bytes=1_000_000)
@@ -341,7 +341,7 @@ async def test_each_kind_of_prompt_places_instructions_behind_the_turns(
     assert prompt.endswith(end)
 
 
-async def test_a_card_of_the_next_version_is_read_and_given_back(world: World) -> None:
+async def test_card_of_the_next_version_is_read_and_returned(world: World) -> None:
     http = await world.http(Role.BACKEND)
     made = await push(http, V3)
     key = {"character_id": made["id"]}

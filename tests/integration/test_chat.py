@@ -48,7 +48,7 @@ async def test_without_consent_nothing_is_stored(database: Database) -> None:
         ({"bot": {"name": "Luna", "voice": "low"}}, "bot.voice"),
     ],
 )
-async def test_a_conversation_with_what_nobody_knows_is_refused_with_a_sentence(
+async def test_conversation_with_unknown_fields_is_refused_in_one_sentence(
     database: Database, body: dict[str, object], says: str
 ) -> None:
     _, http, _ = await talking(database)
@@ -61,7 +61,7 @@ async def test_a_conversation_with_what_nobody_knows_is_refused_with_a_sentence(
 
 
 @pytest.mark.both_databases
-async def test_a_reply_is_whole_or_streamed_and_the_same_as_what_is_stored(
+async def test_reply_whole_or_streamed_equals_what_is_stored(
     database: Database,
 ) -> None:
     _, http, conversation = await talking(
@@ -84,7 +84,7 @@ async def test_a_reply_is_whole_or_streamed_and_the_same_as_what_is_stored(
 
 
 @pytest.mark.both_databases
-async def test_what_is_known_of_a_new_conversation_is_what_would_be_read(
+async def test_cached_new_conversation_equals_what_would_be_read(
     database: Database,
 ) -> None:
     world, http, _ = await talking(database)
@@ -121,7 +121,7 @@ async def test_of_two_messages_at_once_one_is_refused(database: Database) -> Non
 
 
 @pytest.mark.both_databases
-async def test_a_turn_whose_process_died_is_free_when_its_lease_has_run_out(
+async def test_turn_of_a_dead_process_is_free_after_its_lease(
     database: Database,
 ) -> None:
     world, http, conversation = await talking(database)
@@ -136,7 +136,7 @@ async def test_a_turn_whose_process_died_is_free_when_its_lease_has_run_out(
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_fault_before_the_first_token_has_a_status_and_can_be_repeated(
+async def test_fault_before_first_token_has_a_status_and_is_repeatable(
     database: Database, stream: bool
 ) -> None:
     _, http, conversation = await talking(database, Script((), fault="died"), Script())
@@ -150,7 +150,7 @@ async def test_a_fault_before_the_first_token_has_a_status_and_can_be_repeated(
 
 
 @pytest.mark.both_databases
-async def test_a_fault_after_the_first_token_is_an_event_and_the_turn_can_be_regenerated(
+async def test_fault_after_first_token_is_an_event_and_regenerates(
     database: Database,
 ) -> None:
     world, http, conversation = await talking(
@@ -167,7 +167,7 @@ async def test_a_fault_after_the_first_token_is_an_event_and_the_turn_can_be_reg
 
 
 @pytest.mark.both_databases
-async def test_a_client_that_leaves_cancels_the_generation_and_frees_the_turn(
+async def test_client_that_leaves_cancels_generation_and_frees_the_turn(
     database: Database,
 ) -> None:
     world, http, conversation = await talking(
@@ -183,7 +183,7 @@ async def test_a_client_that_leaves_cancels_the_generation_and_frees_the_turn(
 
 
 @pytest.mark.both_databases
-async def test_a_client_that_closes_the_stream_cancels_the_generation_and_frees_the_turn(
+async def test_closing_the_stream_cancels_generation_and_frees_the_turn(
     database: Database,
 ) -> None:
     world, http, conversation = await talking(
@@ -260,7 +260,7 @@ async def test_a_slow_first_token_is_a_timeout(database: Database) -> None:
     assert (answer.status_code, answer.json()["error"]) == (504, "model_timed_out")
 
 
-async def test_the_prompt_is_cut_to_the_models_budget_and_too_long_a_message_is_refused(
+async def test_prompt_is_cut_to_budget_and_too_long_message_refused(
     database: Database,
 ) -> None:
     world, http, conversation = await talking(database, max_input_tokens=32)

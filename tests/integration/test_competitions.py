@@ -13,7 +13,7 @@ from tests.fixtures.world import World
 pytestmark = pytest.mark.both_databases
 
 
-async def test_the_open_one_is_there_and_others_are_made_by_an_admin(database: Database) -> None:
+async def test_open_competition_exists_and_admins_make_others(database: Database) -> None:
     world = World(database)
     admin, developer = await world.http(Role.ADMIN), await world.http(Role.DEVELOPER)
     assert [one["id"] for one in (await developer.get("/competitions")).json()] == ["open"]

@@ -240,7 +240,7 @@ def test_the_environment_that_others_see_has_no_secret() -> None:
     assert not any(secret in seen for secret in secrets.values())
 
 
-def test_a_server_whose_memory_only_a_watch_can_limit_is_ended() -> None:
+def test_server_that_only_a_watch_can_limit_is_ended() -> None:
     """On a GPU the kernel's limit does not fit."""
     code = "from guanaco_server.engine.memory_limit import limit_memory; limit_memory(is_kernels=False); "
     code += "import os, time; os.fork(); kept = b'x' * 200_000_000; time.sleep(600)"

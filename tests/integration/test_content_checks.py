@@ -48,7 +48,7 @@ async def refusal(world: PipelineWorld, code: str = "content_check_failed") -> s
     return failure.detail
 
 
-async def test_a_good_model_passes_every_check_and_the_log_says_so(
+async def test_good_model_passes_every_check_and_logs_it(
     database: Database, tmp_path: Path
 ) -> None:
     world = PipelineWorld(database)
@@ -68,7 +68,7 @@ async def test_a_good_model_passes_every_check_and_the_log_says_so(
         (Script(logprob=float("nan")), "numbers", "for 'Hello' the model computed NaN"),
     ],
 )
-async def test_a_reply_that_is_of_no_use_is_refused_with_the_reply(
+async def test_useless_reply_is_refused_and_shown(
     database: Database, tmp_path: Path, script: Script, check: str, evidence: str
 ) -> None:
     world = PipelineWorld(database, script)
@@ -103,7 +103,7 @@ async def test_one_odd_reply_among_several_is_no_failure(
     assert await world.deploy() is Outcome.DONE
 
 
-async def test_replies_that_never_end_are_refused_when_they_take_too_long(
+async def test_endless_replies_are_refused_when_they_take_too_long(
     database: Database, tmp_path: Path
 ) -> None:
     held = Held()
@@ -152,7 +152,7 @@ def damaged_tokenizer(folder: Path) -> None:
         (damaged_tokenizer, "corrupt_config", "tokenizer.json "),
     ],
 )
-async def test_a_vocabulary_that_does_not_fit_is_refused_before_anything_is_started(
+async def test_unfitting_vocabulary_is_refused_before_anything_starts(
     database: Database, tmp_path: Path, make: Callable[[Path], None], code: str, evidence: str
 ) -> None:
     world = PipelineWorld(database)
@@ -199,7 +199,7 @@ async def reward_world(
     return world
 
 
-async def test_a_reward_model_is_ready_when_its_scores_can_be_used(
+async def test_reward_model_is_ready_when_its_scores_are_usable(
     database: Database, tmp_path: Path
 ) -> None:
     world = await reward_world(database, tmp_path)
@@ -228,7 +228,7 @@ def failing(fault: ModelServerFault) -> Callable[[str], tuple[float, ...]]:
         (failing(ModelServerFault("status 404.")), "model_server_died", "cannot score: status 404."),
     ],
 )  # fmt: skip
-async def test_a_reward_model_whose_scores_are_of_no_use_is_refused(
+async def test_reward_model_with_unusable_scores_is_refused(
     database: Database,
     tmp_path: Path,
     rewards: Callable[[str], tuple[float, ...]],
@@ -240,7 +240,7 @@ async def test_a_reward_model_whose_scores_are_of_no_use_is_refused(
     assert says in await refusal(world, code)
 
 
-async def test_a_reward_model_that_does_not_answer_in_time_is_refused(
+async def test_reward_model_that_answers_too_late_is_refused(
     database: Database, tmp_path: Path
 ) -> None:
     world = await reward_world(database, tmp_path)

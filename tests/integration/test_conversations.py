@@ -63,7 +63,7 @@ async def test_a_users_conversations_are_listed_newest_first_by_page(database: D
     assert (await http.get("/conversations", params={"cursor": "nonsense"})).status_code == 422
 
 
-async def test_the_apps_own_id_is_unique_and_opening_twice_gives_one(database: Database) -> None:
+async def test_external_id_is_unique_and_opening_twice_gives_one(database: Database) -> None:
     world, http, _ = await talking(database)
     first, again = [await begin(http, external_id="chat-7") for _ in range(2)]
     assert first.json() == again.json()
@@ -80,7 +80,7 @@ async def test_the_apps_own_id_is_unique_and_opening_twice_gives_one(database: D
     assert (await http.patch(path, json={"metadata": many})).status_code == 422
 
 
-async def test_an_imported_history_is_read_by_the_model_and_not_measured(
+async def test_imported_history_is_read_by_the_model_but_not_measured(
     database: Database,
 ) -> None:
     world, http, _ = await talking(database, Script(("Hi",)))
@@ -144,7 +144,7 @@ async def test_a_deleted_message_is_gone_with_what_it_replaced(database: Databas
     assert [content for _, content, _ in await contents(http, conversation)] == ["Anew", "Three"]
 
 
-async def test_of_several_swipes_one_is_chosen_and_the_choice_is_kept(database: Database) -> None:
+async def test_one_of_several_swipes_is_chosen_and_kept(database: Database) -> None:
     world, http, conversation = await talking(database, Script(("One",)), Script(("Two",)))
     await say(http, conversation, "Hello")
     await http.post(f"/conversations/{conversation}/regenerate")
@@ -282,7 +282,7 @@ async def test_the_last_reply_goes_on_where_it_ended(database: Database) -> None
     assert "Once upon a time\n" in prompt(world)
 
 
-async def test_a_chosen_or_edited_reply_goes_on_and_an_imported_one_does_not(
+async def test_chosen_or_edited_reply_continues_and_imported_one_does_not(
     database: Database,
 ) -> None:
     _, http, conversation = await talking(

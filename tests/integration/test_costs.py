@@ -96,7 +96,7 @@ async def share(world: Priced) -> None:
     await world.deployments.mark_ready(OTHER, "memory://1")
 
 
-async def test_the_busy_part_of_a_shared_engine_is_paid_by_tokens(world: Priced) -> None:
+async def test_busy_part_of_a_shared_engine_is_paid_by_tokens(world: Priced) -> None:
     """Somebody was answered in half of the time, and one had 3 of 4 tokens."""
     await share(world)
     await world.deployments.record_use({ID: 900.0, OTHER: 300.0}, {ID: HOUR})
@@ -175,7 +175,7 @@ async def test_starting_costs_nothing_and_neither_does_a_cpu(world: Priced) -> N
     assert await world.spent(OTHER) == (0.0, 0.0)
 
 
-async def test_a_server_that_is_started_again_holds_its_gpus_all_the_while(world: Priced) -> None:
+async def test_restarting_server_holds_its_gpus_throughout(world: Priced) -> None:
     await world.deploy()
     world.clock.advance(HOUR)
     await world.deployments.mark(ID, Phase.RESTARTING, restarts=1)
@@ -184,7 +184,7 @@ async def test_a_server_that_is_started_again_holds_its_gpus_all_the_while(world
     assert await world.spent() == (4.0, 12.0)
 
 
-async def test_a_restart_of_the_platform_goes_on_with_the_same_interval(world: Priced) -> None:
+async def test_restarted_platform_continues_the_same_cost_interval(world: Priced) -> None:
     await world.deploy()
     world.clock.advance(HOUR)
     after = Priced(world.database)
@@ -196,7 +196,7 @@ async def test_a_restart_of_the_platform_goes_on_with_the_same_interval(world: P
         assert (await session.scalar(text("SELECT count(*) FROM gpu_intervals"))) == 1
 
 
-async def test_a_redeploy_on_other_gpus_is_another_interval_at_its_own_price(
+async def test_redeploy_on_other_gpus_starts_an_interval_at_its_price(
     world: Priced,
 ) -> None:
     await world.deploy()
@@ -275,7 +275,7 @@ async def test_a_developer_sees_the_cost_of_her_own_submission_only(world: Price
     assert (await ada.get("/costs")).status_code == 403
 
 
-async def test_a_budget_warns_at_most_of_it_and_then_stops_what_is_new(world: Priced) -> None:
+async def test_budget_warns_when_nearly_spent_then_stops_new_work(world: Priced) -> None:
     assert await world.costs.require_within_budget("ada") is None
     await world.deploy()  # 6 an hour, of 100
     world.clock.advance(13 * HOUR)

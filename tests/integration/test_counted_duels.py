@@ -117,7 +117,7 @@ async def test_duels_rank_submissions_that_nobody_rated(world: Arena) -> None:
     assert {name: row["duels"] for name, row in rows.items()} == {ONE: 80, TWO: 40, THREE: 40}
 
 
-async def test_the_next_vote_is_taken_over_and_thumbs_count_beside_it(world: Arena) -> None:
+async def test_next_vote_is_used_and_thumbs_count_beside_it(world: Arena) -> None:
     await world.duel("alice", ONE, TWO, "a")
     first = (await world.rows())[ONE]["score"]
     await world.duel("bob", ONE, TWO, "a")
@@ -241,7 +241,7 @@ async def test_how_few_votes_decide_is_found_with_duels_beside_them(world: Arena
     assert (pair["above"], pair["below"]) == (ONE, TWO)
 
 
-async def test_where_duels_decide_they_settle_the_verdict_and_choose_the_next_pair(
+async def test_deciding_duels_settle_the_verdict_and_choose_the_next_pair(
     world: Arena,
 ) -> None:
     await world.put(RULES, assignment={"kind": "decide"})
@@ -263,7 +263,7 @@ async def test_where_duels_decide_they_settle_the_verdict_and_choose_the_next_pa
     assert many.count(THREE) > 3 * many.count(TWO), "what is open duels, what is new a little"
 
 
-async def test_a_users_duels_on_a_pair_are_one_in_the_verdict(world: Arena) -> None:
+async def test_verdict_counts_one_duel_of_a_user_on_a_pair(world: Arena) -> None:
     await world.put(RULES, assignment={"kind": "decide"})
     for _ in range(19):
         await world.duel("one-user", ONE, TWO, "a")

@@ -80,7 +80,7 @@ def test_parameters_and_rows_are_text_and_null_is_none(run: Run, direct: DirectC
     run(test())
 
 
-def test_a_database_that_falls_silent_is_given_up_and_asked_anew(run: Run, url: str) -> None:
+def test_silent_database_is_given_up_and_asked_again(run: Run, url: str) -> None:
     async def test() -> None:
         direct = DirectConnection(url, answer_timeout_s=1)
         (process,) = (await direct.fetch(PID, ()))[0]
@@ -132,7 +132,7 @@ def test_a_refused_statement_leaves_the_connection_as_it_was(
     run(test())
 
 
-def test_a_commit_that_fails_after_the_rows_were_sent_is_an_error(
+def test_commit_that_fails_after_sending_rows_is_an_error(
     run: Run, direct: DirectConnection
 ) -> None:
     async def test() -> None:
@@ -144,7 +144,7 @@ def test_a_commit_that_fails_after_the_rows_were_sent_is_an_error(
     run(test())
 
 
-def test_after_a_caller_has_left_the_next_one_gets_its_own_rows(
+def test_next_caller_gets_its_own_rows_after_one_left(
     run: Run, direct: DirectConnection, other: DirectConnection
 ) -> None:
     async def test() -> None:
@@ -169,7 +169,7 @@ def test_after_a_caller_has_left_the_next_one_gets_its_own_rows(
     ],
     ids=["before its result", "in the middle of its result"],
 )
-def test_a_connection_that_breaks_is_an_operational_error_and_made_anew(
+def test_broken_connection_is_an_operational_error_and_is_replaced(
     run: Run, direct: DirectConnection, other: DirectConnection, statement: LiteralString
 ) -> None:
     async def test() -> None:
@@ -184,7 +184,7 @@ def test_a_connection_that_breaks_is_an_operational_error_and_made_anew(
     run(test())
 
 
-def test_a_server_that_hangs_up_is_noticed_while_nothing_is_asked(
+def test_server_that_hangs_up_is_noticed_while_idle(
     run: Run, url: str, other: DirectConnection
 ) -> None:
     async def test() -> None:
@@ -209,9 +209,7 @@ def test_what_fits_no_buffer_goes_both_ways(run: Run, direct: DirectConnection) 
     run(test())
 
 
-def test_only_a_connection_that_need_not_be_durable_does_not_wait_for_the_disk(
-    run: Run, url: str
-) -> None:
+def test_only_a_non_durable_connection_skips_waiting_for_the_disk(run: Run, url: str) -> None:
     async def test() -> None:
         for is_durable, setting in ((True, "on"), (False, "off")):
             connection = DirectConnection(url, is_durable)

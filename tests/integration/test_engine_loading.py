@@ -111,7 +111,7 @@ def says(process: subprocess.Popen[bytes], url: str, log: Path) -> str:
     return str(answer.json()["choices"][0]["text"])
 
 
-def test_two_ranks_of_vllm_load_from_a_remote_store_and_fill_the_cache_once(
+def test_two_vllm_ranks_load_remotely_and_fill_the_cache_once(
     engine_python: Path, store: HttpStore, tmp_path: Path
 ) -> None:
     """One rank is in tests/e2e/test_submit_to_first_feedback.py, which serves from an S3 server."""

@@ -161,7 +161,7 @@ async def test_a_restarted_platform_finds_both_again(world: Shared) -> None:
     assert await world.phases() == {FIRST: Phase.READY, SECOND: Phase.READY}
 
 
-async def test_sleep_of_one_leaves_the_server_and_waking_is_at_once(world: Shared) -> None:
+async def test_sleep_of_one_leaves_the_server_and_waking_is_instant(world: Shared) -> None:
     now = world.clock.now()
     assert await world.deployments.put_to_sleep(FIRST, now)
     await world.reconciler.reconcile()
@@ -238,7 +238,7 @@ async def scaled(database: Database) -> Sharing:
     return world
 
 
-async def test_replicas_come_from_the_sum_of_what_is_asked_of_all(scaled: Sharing) -> None:
+async def test_replicas_follow_the_sum_of_all_requests(scaled: Sharing) -> None:
     await scaled.deployments.note(FIRST, capacity=10)
     (endpoint,) = scaled.deployments.replicas(SECOND)
     scaled.model_server.loads = {endpoint: ServerLoad(7, 0)}
@@ -266,7 +266,7 @@ async def test_an_engine_sleeps_when_all_its_submissions_are_idle(database: Data
     assert [await scaled.phase(name) for name in (FIRST, SECOND)] == [Phase.SLEEPING] * 2
 
 
-async def test_two_that_wake_on_one_engine_need_the_room_of_one(scaled: Sharing) -> None:
+async def test_two_submissions_waking_on_one_engine_need_one_room(scaled: Sharing) -> None:
     """Another submission has one of the two places for servers."""
     await scaled.serve("other_v1")
     for submission_id in (FIRST, SECOND):

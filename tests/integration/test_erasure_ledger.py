@@ -67,7 +67,7 @@ async def test_an_entry_that_is_not_there_is_one_sentence(s3_server: S3Server) -
         await ledger.read([new_id()])
 
 
-async def test_objects_of_others_are_no_entries_and_an_entry_holds_no_name(
+async def test_foreign_objects_are_no_entries_and_entries_hold_no_name(
     s3_server: S3Server,
 ) -> None:
     settings = Settings(**s3_server.settings())

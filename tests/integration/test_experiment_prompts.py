@@ -83,7 +83,7 @@ async def test_a_variant_may_have_a_prompt_of_any_kind(world: Trying) -> None:
         ({"formatter": {"kind": "poem"}}, "kind"),
     ],
 )
-async def test_a_prompt_that_cannot_be_made_is_refused_when_the_experiment_is(
+async def test_unrenderable_prompt_is_refused_with_its_experiment(
     world: Trying, variant: dict[str, Any], says: str
 ) -> None:
     admin, _ = await world.begin()

@@ -176,7 +176,7 @@ async def test_what_would_take_nobody_is_not_started(database: Database, status:
     assert (await admin.get("/experiments/models")).json()["state"] == "draft"
 
 
-async def test_a_user_keeps_her_variant_and_each_conversation_is_logged_once(
+async def test_user_keeps_their_variant_and_conversations_are_logged_once(
     database: Database,
 ) -> None:
     world = Trying(database)

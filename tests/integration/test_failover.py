@@ -35,7 +35,7 @@ async def test_a_message_waits_for_a_server_that_is_started_again(database: Data
     assert (await asked).status_code == 200
 
 
-async def test_a_reply_that_has_not_begun_is_asked_of_the_next_server(database: Database) -> None:
+async def test_unstarted_reply_is_asked_of_the_next_server(database: Database) -> None:
     world, http, conversation = await talking(database)
     submission_id = (await http.get(f"/conversations/{conversation}")).json()["submission_id"]
     world.deployments.note_replicas(submission_id, ("memory://one", "memory://two"))
@@ -75,7 +75,7 @@ async def patient(
     return await after(HALF_S, answering)
 
 
-async def test_a_server_that_says_nothing_is_left_for_the_next_within_the_deadline(
+async def test_silent_server_is_left_for_the_next_within_the_deadline(
     database: Database,
 ) -> None:
     world, http, conversation = await talking(database)
@@ -89,7 +89,7 @@ async def test_a_server_that_says_nothing_is_left_for_the_next_within_the_deadli
     assert world.replicas.of(far).faults == 0
 
 
-async def test_the_next_server_is_not_charged_for_the_wait_on_the_first(database: Database) -> None:
+async def test_next_server_is_not_charged_for_the_first_ones_delay(database: Database) -> None:
     world, http, conversation = await talking(database)
     submission_id = (await http.get(f"/conversations/{conversation}")).json()["submission_id"]
     world.deployments.note_replicas(submission_id, ("memory://one", "memory://two"))
@@ -102,7 +102,7 @@ async def test_the_next_server_is_not_charged_for_the_wait_on_the_first(database
     assert world.replicas.of(far).ttft_s <= waited_s - silent_s
 
 
-async def test_what_the_server_refuses_is_told_at_once_and_held_against_nobody(
+async def test_server_refusal_is_told_at_once_and_blames_nobody(
     database: Database,
 ) -> None:
     refusal = RequestRefused("it does not fit")

@@ -96,7 +96,7 @@ async def test_lists_are_selected_by_labels(api: KubernetesApi) -> None:
     assert "kind" not in found["items"][0]
 
 
-async def test_a_watch_tells_what_came_after_and_goes_on_with_bookmarks(
+async def test_watch_reports_later_changes_and_resumes_from_bookmarks(
     api: KubernetesApi,
 ) -> None:
     first = await api.apply(secret(a="1"))

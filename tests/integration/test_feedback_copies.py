@@ -249,7 +249,7 @@ async def test_an_exports_cursor_leads_to_what_came_after_it_began(
     assert again.headers["X-Next-Cursor"] == new.headers["X-Next-Cursor"]
 
 
-async def test_of_several_that_copy_at_once_each_rating_has_one_copy(world: Talkative) -> None:
+async def test_each_rating_has_one_copy_although_several_make_copies(world: Talkative) -> None:
     for number in range(8):
         await world.rate(f"user-{number}", words=str(number))
     await asyncio.gather(*(world.copies.make() for _ in range(4)))
@@ -257,7 +257,7 @@ async def test_of_several_that_copy_at_once_each_rating_has_one_copy(world: Talk
     assert await world.copies.make() == 0
 
 
-async def test_a_new_version_makes_every_copy_again_and_keeps_its_place(world: Talkative) -> None:
+async def test_new_version_makes_every_copy_again_in_its_place(world: Talkative) -> None:
     await world.rate(words="first")
     (before,) = await world.items()
 
@@ -323,7 +323,7 @@ async def test_the_loop_copies_as_soon_as_a_rating_is_given(world: Talkative) ->
         await loop.stop()
 
 
-async def test_only_an_admin_reads_what_was_really_said_and_it_is_noted(world: Talkative) -> None:
+async def test_only_an_admin_reads_the_original_and_it_is_logged(world: Talkative) -> None:
     conversation = await world.rate("user-17", says=("jane@example.org",), words="by Jane")
     (item,) = await world.items()
     path = f"/feedback/{item['id']}/raw"

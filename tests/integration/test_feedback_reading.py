@@ -58,7 +58,7 @@ async def read(world: WebWorld, path: str, **query: Any) -> httpx.Response:
         return answer
 
 
-async def test_the_viewer_shows_marks_times_parameters_and_how_the_bot_began(
+async def test_viewer_shows_marks_times_parameters_and_the_first_message(
     world: WebWorld,
 ) -> None:
     ada = await signed_in(world, Role.DEVELOPER, "ada")
@@ -139,7 +139,7 @@ async def test_a_whole_page_is_gone_back_to_by_a_link(world: WebWorld) -> None:
     assert set(ids_of(first)) & set(ids_of(second)) == set()
 
 
-async def test_the_viewer_filters_by_bot_in_any_case_and_by_length_both_ways(
+async def test_viewer_filters_by_bot_in_any_case_and_by_length(
     world: WebWorld,
 ) -> None:
     ada = await signed_in(world, Role.DEVELOPER, "ada")

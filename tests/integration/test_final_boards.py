@@ -114,7 +114,7 @@ async def test_ratings_before_the_start_are_in_no_burst(world: Cup) -> None:
     assert await world.freeze() == expected
 
 
-async def test_a_window_that_is_moved_lifts_the_flags_of_what_it_leaves_out(world: Cup) -> None:
+async def test_moved_window_lifts_the_flags_of_what_it_excludes(world: Cup) -> None:
     for _ in range(DEVOTED_RATINGS - 1):
         await world.rate("fan", True)
     end = world.clock.now()
@@ -129,7 +129,7 @@ async def test_a_window_that_is_moved_lifts_the_flags_of_what_it_leaves_out(worl
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [5, 6])
-async def test_what_is_counted_step_by_step_is_what_the_season_ranks(world: Cup, seed: int) -> None:
+async def test_season_ranks_what_was_counted_step_by_step(world: Cup, seed: int) -> None:
     rng = random.Random(seed)
     acts = ["rate", "fan", "count", "pause"] * 12 + ["stuff", "rush"]
     rng.shuffle(acts)
@@ -169,7 +169,7 @@ async def crowd(world: Cup, rng: random.Random, models: tuple[str, ...]) -> None
     world.clock.at = minute + timedelta(minutes=1)
 
 
-async def test_a_frozen_board_stays_as_its_season_although_an_admin_allows_and_users_leave(
+async def test_frozen_board_stays_despite_allowances_and_leaving_users(
     world: Cup,
 ) -> None:
     for _ in range(DEVOTED_RATINGS):
@@ -201,7 +201,7 @@ async def test_a_board_lists_who_is_admitted_and_who_is_rated(world: Cup) -> Non
     assert await listed(world, "open") == {*MODELS, "small_v1"}
 
 
-async def test_a_developers_older_submission_is_listed_when_the_newer_has_ended(
+async def test_older_submission_is_listed_when_the_newer_has_ended(
     world: Cup,
 ) -> None:
     await world.set_rules(entry={"per_developer": 1})

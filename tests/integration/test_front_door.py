@@ -121,7 +121,7 @@ HUGE_HEADERS = [
 
 
 @pytest.mark.parametrize("pieces", HUGE_HEADERS)
-async def test_a_header_over_64_kb_is_refused_before_it_is_read(pieces: list[bytes]) -> None:
+async def test_header_over_64_kb_is_refused_before_it_is_read(pieces: list[bytes]) -> None:
     app = Echo()
     async with served(app, LONG) as url, connected(url) as client:
         taken = asyncio.create_task(client.send(*pieces))
@@ -132,7 +132,7 @@ async def test_a_header_over_64_kb_is_refused_before_it_is_read(pieces: list[byt
         assert app.asked == 0
 
 
-async def test_no_connection_has_more_than_a_piece_parsed_in_one_pass_of_the_loop() -> None:
+async def test_each_connection_parses_one_piece_per_loop_pass() -> None:
     loop = asyncio.get_running_loop()
     fed: list[tuple[int, int]] = []  # in which pass, how many bytes
     now, is_over = 0, False
@@ -263,7 +263,7 @@ async def receive_all(receive: Receive) -> None:
         pass
 
 
-async def test_a_body_of_long_chunk_extensions_ends_at_its_size_on_the_wire() -> None:
+async def test_body_of_long_chunk_extensions_ends_at_its_wire_size() -> None:
     limits = replace(LONG, body_bytes=65_536)
     app = Echo()
     async with served(app, limits) as url, connected(url) as client:
@@ -304,9 +304,7 @@ async def test_requests_on_one_connection_are_answered_in_turn_and_limited() -> 
         assert (await client.rest()).count(b"200 OK") < 100
 
 
-async def test_an_answer_before_the_body_ends_the_connection_only_if_the_rest_does_not_come() -> (
-    None
-):
+async def test_early_answer_ends_the_connection_only_without_the_rest() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await respond(send, b"1")
 
@@ -375,7 +373,7 @@ async def test_connections_over_the_limit_get_503() -> None:
                 client.close()
 
 
-async def test_a_client_of_a_trusted_proxy_has_the_limit_of_its_own_address() -> None:
+async def test_client_of_a_trusted_proxy_has_its_own_limit() -> None:
     hold, held = asyncio.Event(), asyncio.Event()
     proxied = ProxiedRequests(AddressCount(1, ("127.0.0.1",)), ErrorForms())
 

@@ -117,7 +117,7 @@ async def test_the_census_counts_what_the_database_holds(database: Database) -> 
     assert "guanaco_workers 1.0" in scraped, "a plain `guanaco up` works itself"
 
 
-async def test_the_api_document_is_written_once_and_answered_with_a_tag(database: Database) -> None:
+async def test_api_document_is_written_once_and_answered_with_an_etag(database: Database) -> None:
     world = World(database)
     async with world.http_with({}) as http:
         answers = [await http.get("http://guanaco/openapi.json") for _ in range(2)]

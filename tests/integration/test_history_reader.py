@@ -77,7 +77,7 @@ async def test_the_tail_is_what_came_after_the_last_question(database: Database)
     assert (empty.turns, empty.tail) == ([], [])
 
 
-async def test_many_that_read_at_once_get_their_own_and_share_the_bot(database: Database) -> None:
+async def test_concurrent_readers_get_their_own_and_share_the_bot(database: Database) -> None:
     await prepared(database)
     names = [f"conv_{number % CONVERSATIONS}" for number in range(3 * AT_ONCE)]
     for name in set(names):
@@ -104,7 +104,7 @@ async def test_what_is_no_conversation_is_not_found_and_harms_nobody(
 
 
 @pytest.mark.postgres
-async def test_a_database_that_is_gone_is_unavailable_until_it_is_back(
+async def test_missing_database_is_unavailable_until_it_is_back(
     own_postgres: PostgresServer,
 ) -> None:
     database = Database(own_postgres.url(own_postgres.create()))

@@ -102,7 +102,7 @@ async def test_a_private_repo_is_refused_without_its_developers_token(world: Sec
     assert "--hub-token" in (failure.hint or "")
 
 
-async def test_the_token_opens_the_repo_and_is_gone_when_the_weights_are_serialized(
+async def test_token_opens_the_repo_and_is_deleted_after_serializing(
     world: SecretWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = await world.submit(**HEADER)

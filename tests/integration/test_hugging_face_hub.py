@@ -203,12 +203,12 @@ async def test_a_redirect_to_nowhere_is_not_content() -> None:
         await HuggingFaceHub(url, None, 30).read(SNAPSHOT, "config.json", 0, 5)
 
 
-async def test_a_server_that_ignores_ranges_is_read_no_further_than_asked() -> None:
+async def test_server_ignoring_ranges_is_read_no_further_than_asked() -> None:
     with answering(lambda request: send(request, 200, b"0123456789")) as url:
         assert await HuggingFaceHub(url, None, 30).read(SNAPSHOT, "config.json", 3, 4) == b"3456"
 
 
-async def test_the_token_goes_to_the_hub_and_not_where_it_redirects() -> None:
+async def test_token_goes_to_the_hub_but_not_to_redirects() -> None:
     tokens: dict[str, str | None] = {}
 
     def store(request: BaseHTTPRequestHandler) -> None:
@@ -293,7 +293,7 @@ async def test_a_body_that_trickles_is_given_up() -> None:
         trickling.shutdown()
 
 
-async def test_an_answer_about_a_repo_that_does_not_end_is_read_no_further_than_its_limit() -> None:
+async def test_endless_repo_answer_is_read_up_to_its_limit() -> None:
     sent = 0
     has_ended = Event()
 
@@ -313,7 +313,7 @@ async def test_an_answer_about_a_repo_that_does_not_end_is_read_no_further_than_
     assert sent < 2 * MAX_LISTING
 
 
-async def test_an_answer_that_would_grow_when_it_is_unpacked_is_refused() -> None:
+async def test_answer_that_grows_when_unpacked_is_refused() -> None:
     bomb = gzip.compress(b" " * 2**26)
 
     def packed(request: BaseHTTPRequestHandler) -> None:

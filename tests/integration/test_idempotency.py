@@ -116,7 +116,7 @@ async def test_keys_belong_to_accounts_and_every_post_takes_them(database: Datab
     assert (too_long.status_code, too_long.json()["error"]) == (422, "invalid_input")
 
 
-async def test_no_answer_can_be_read_from_the_database_and_all_are_deleted_in_time(
+async def test_answers_are_unreadable_in_the_database_and_deleted_in_time(
     database: Database,
 ) -> None:
     world, http, conversation = await talking(database, Script(("A secret",)))
@@ -162,7 +162,7 @@ ACCEPT_ANSWERS = {
 }
 
 
-async def test_a_database_that_is_away_when_the_key_is_looked_up_is_said_in_our_form(
+async def test_database_outage_at_key_lookup_has_our_error_form(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, http, conversation = await talking(database, Script(("Hi",)))
@@ -189,7 +189,7 @@ async def run_all(database: Database, *statements: str) -> None:
             await session.execute(text(statement))
 
 
-async def test_a_turn_and_its_answer_are_stored_together_or_not_at_all(database: Database) -> None:
+async def test_turn_and_answer_are_stored_together_or_not_at_all(database: Database) -> None:
     """A process that dies between them would leave a turn that a repetition takes again."""
     _, http, conversation = await talking(
         database, Script(("Hi",)), Script(("Hi", " again")), Script(("Ho",)), Script(("Ha",))

@@ -46,7 +46,7 @@ async def test_after_a_restart_chat_needs_no_bucket(config: S3Config, tmp_path: 
         await restarted.read(KEY, "config.json")
 
 
-async def test_what_a_model_server_has_fetched_is_read_while_the_bucket_is_away(
+async def test_model_server_reads_its_cache_while_the_bucket_is_away(
     config: S3Config, tmp_path: Path
 ) -> None:
     folder = tmp_path / "node-cache" / KEY

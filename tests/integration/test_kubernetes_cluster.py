@@ -51,7 +51,7 @@ async def answers(cluster: KubernetesCluster, name: str = "m-tiny") -> bool:
         return False
 
 
-async def test_a_deployment_serves_where_it_says_and_applying_again_changes_nothing(
+async def test_deployment_serves_at_its_address_and_reapplying_changes_nothing(
     cluster: KubernetesCluster, world: FakeWorld
 ) -> None:
     await cluster.apply_deployment(scripted())
@@ -67,7 +67,7 @@ async def test_a_deployment_serves_where_it_says_and_applying_again_changes_noth
     assert await cluster.list_deployments() == ["m-tiny"]
 
 
-async def test_another_spec_replaces_the_pod_and_the_old_one_gets_no_requests(
+async def test_another_spec_replaces_the_pod_ending_old_requests(
     cluster: KubernetesCluster, world: FakeWorld
 ) -> None:
     await cluster.apply_deployment(scripted())
@@ -104,7 +104,7 @@ async def said(cluster: KubernetesCluster, name: str = "m-tiny") -> list[str]:
     return lines
 
 
-async def test_a_server_that_died_shows_its_exit_status_and_log_and_is_started_again(
+async def test_dead_server_shows_exit_status_and_log_and_restarts(
     cluster: KubernetesCluster, world: FakeWorld
 ) -> None:
     spec = shell("m-tiny", "echo no weights; echo here; exit 7")
@@ -174,7 +174,7 @@ async def pods(world: FakeWorld, count: int) -> list[dict[str, dict[str, str]]]:
     return found if len(found) == count else []
 
 
-async def test_a_job_gives_its_lines_and_its_exit_status_and_leaves_nothing(
+async def test_job_yields_lines_and_exit_status_and_leaves_nothing(
     cluster: KubernetesCluster, world: FakeWorld
 ) -> None:
     lines = Lines()
@@ -228,7 +228,7 @@ async def test_a_job_of_the_same_name_stops_the_earlier_one(cluster: KubernetesC
         await earlier
 
 
-async def test_a_restarted_platform_finds_its_servers_and_stops_its_jobs_but_no_others(
+async def test_restarted_platform_finds_its_servers_and_stops_its_jobs(
     world: FakeWorld,
 ) -> None:
     lines = Lines()

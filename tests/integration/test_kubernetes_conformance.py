@@ -90,7 +90,7 @@ def server(name: str = "m-tiny", script: str = "sleep 600") -> DeploymentSpec:
 
 
 @pytest.mark.usefixtures("admin")
-async def test_the_api_takes_all_objects_of_a_server_and_owns_them(
+async def test_api_takes_all_objects_of_a_server_and_owns_them(
     conforming: Conforming, cluster: KubernetesCluster
 ) -> None:
     await cluster.apply_deployment(server())
@@ -136,7 +136,7 @@ async def test_the_api_takes_any_name(cluster: KubernetesCluster, name: str) -> 
     assert await cluster.observe(name) is not None
 
 
-async def test_the_api_takes_a_group_over_machines_and_one_machine_again(
+async def test_api_takes_a_group_over_machines_and_one_machine_again(
     conforming: Conforming, cluster: KubernetesCluster
 ) -> None:
     try:
@@ -217,7 +217,7 @@ async def test_a_job_gives_its_lines_and_its_exit_status(cluster: KubernetesClus
 
 
 @pytest.mark.usefixtures("nodes")
-async def test_a_server_that_dies_is_told_and_a_deleted_one_is_gone(
+async def test_dying_server_is_reported_and_a_deleted_one_is_gone(
     conforming: Conforming, cluster: KubernetesCluster
 ) -> None:
     await cluster.apply_deployment(server(script="echo no weights; exit 7"))

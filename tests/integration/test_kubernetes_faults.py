@@ -53,7 +53,7 @@ async def exited(cluster: KubernetesCluster, name: str = "m-tiny") -> ReplicaSta
     return state if state and state.phase is ReplicaPhase.EXITED else None
 
 
-async def test_without_a_gpu_of_the_kind_a_server_waits_a_while_and_then_says_so(
+async def test_server_without_its_gpu_kind_waits_then_reports_it(
     cluster: KubernetesCluster, world: FakeWorld
 ) -> None:
     world.kubelet.no_room["m-tiny"] = NO_GPU
@@ -71,7 +71,7 @@ async def test_without_a_gpu_of_the_kind_a_server_waits_a_while_and_then_says_so
     assert str(state.problem).startswith("No machine has 1 NVIDIA GPU of the kind it needs free:")
 
 
-async def test_a_kind_of_gpu_that_the_cluster_does_not_have_is_refused_at_once(
+async def test_unknown_gpu_kind_is_refused_at_once(
     world: FakeWorld,
 ) -> None:
     options = replace(world.options(), gpu_nodes={"H100": {"gpu": "h100"}})
@@ -81,7 +81,7 @@ async def test_a_kind_of_gpu_that_the_cluster_does_not_have_is_refused_at_once(
         await cluster.apply_deployment(replace(scripted(), resources=asked))
 
 
-async def test_an_exceeded_quota_is_told_for_a_job_and_for_a_server(
+async def test_exceeded_quota_is_reported_for_job_and_server(
     cluster: KubernetesCluster, world: FakeWorld
 ) -> None:
     world.kubelet.no_quota[""] = QUOTA
@@ -92,7 +92,7 @@ async def test_an_exceeded_quota_is_told_for_a_job_and_for_a_server(
     assert "exceeded quota: models" in str(state.problem)
 
 
-async def test_a_missing_image_is_told_for_a_job_and_for_a_server(
+async def test_missing_image_is_reported_for_job_and_server(
     cluster: KubernetesCluster, world: FakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(problems, "IMAGE_S", 0.0)
@@ -110,7 +110,7 @@ async def test_a_command_that_is_not_in_the_image_is_told(cluster: KubernetesClu
     assert "cannot be started" in str(result.problem)
 
 
-async def test_a_job_that_is_evicted_half_way_goes_on_in_another_pod(
+async def test_evicted_job_continues_in_another_pod(
     cluster: KubernetesCluster, world: FakeWorld, tmp_path: Path
 ) -> None:
     lines = Lines()
@@ -128,7 +128,7 @@ async def has(lines: Lines, line: str) -> bool:
     return line in lines
 
 
-async def test_a_job_and_a_server_that_run_out_of_memory_say_so(
+async def test_job_and_server_out_of_memory_report_it(
     cluster: KubernetesCluster, world: FakeWorld
 ) -> None:
     lines = Lines()
@@ -175,7 +175,7 @@ async def test_what_passes_is_waited_for(
     assert len(world.server.faults.refused) == 3
 
 
-async def test_an_api_that_says_nothing_for_a_while_is_waited_for(world: FakeWorld) -> None:
+async def test_silent_api_is_waited_for(world: FakeWorld) -> None:
     async with world.cluster(patience_s=30, timeout_s=0.5) as cluster:
         world.server.faults.silence_s = 1.2
         applying = asyncio.create_task(cluster.apply_deployment(scripted()))
@@ -187,7 +187,7 @@ async def test_an_api_that_says_nothing_for_a_while_is_waited_for(world: FakeWor
 
 
 @pytest.mark.parametrize("status", [500, None])
-async def test_an_api_out_of_reach_is_told_and_what_runs_counts_as_running(
+async def test_unreachable_api_is_reported_and_running_servers_keep_running(
     hasty: KubernetesCluster, world: FakeWorld, status: int | None
 ) -> None:
     await hasty.apply_deployment(scripted())
@@ -207,7 +207,7 @@ async def is_up(world: FakeWorld) -> bool:
     return bool(world.kubelet.processes)
 
 
-async def test_no_line_is_lost_or_repeated_when_logs_and_watches_are_cut(
+async def test_no_log_line_is_lost_or_repeated_across_cuts(
     cluster: KubernetesCluster, world: FakeWorld
 ) -> None:
     lines = Lines()
@@ -260,7 +260,7 @@ async def test_what_somebody_deleted_comes_back_when_it_is_applied_again(
     assert {line for line in before if "pods/" not in line} <= set(world.left())
 
 
-async def test_a_deployment_that_is_going_waits_for_its_pods_and_its_name_does_not(
+async def test_leaving_deployment_waits_for_its_pods_but_frees_its_name(
     cluster: KubernetesCluster, world: FakeWorld
 ) -> None:
     await cluster.apply_deployment(scripted())
@@ -297,7 +297,7 @@ async def test_a_namespace_that_is_refused_is_told_before_anything_starts(world:
         await cluster.check()
 
 
-async def test_of_two_workers_with_the_same_job_the_second_waits_for_the_first(
+async def test_second_worker_with_the_same_job_waits_for_the_first(
     world: FakeWorld, tmp_path: Path
 ) -> None:
     lines, others = Lines(), Lines()
@@ -313,7 +313,7 @@ async def test_of_two_workers_with_the_same_job_the_second_waits_for_the_first(
     assert [lines[-1], others[-1]] == ["begun", "begun"]
 
 
-async def test_two_runs_of_one_job_in_a_row_do_not_take_each_others_end(
+async def test_consecutive_runs_of_one_job_do_not_mix_their_ends(
     cluster: KubernetesCluster,
 ) -> None:
     for code in (3, 0, 4):

@@ -91,7 +91,7 @@ async def test_one_group_is_one_replica_and_its_leader_the_endpoint(
 
 
 @pytest.mark.parametrize("pod", ["m-tiny-0", "m-tiny-0-1"])
-async def test_a_group_starts_anew_as_a_whole_and_no_other_one(
+async def test_group_restarts_as_a_whole_and_alone(
     cluster: KubernetesCluster, kubernetes: FakeWorld, pod: str
 ) -> None:
     await cluster.apply_deployment(replace(OVER_TWO, replicas=2))
@@ -128,7 +128,7 @@ async def test_a_group_of_a_lost_machine_is_served_elsewhere(
     assert lost not in {node_of(kubernetes, name) for name in names(kubernetes)}
 
 
-async def test_a_group_that_was_evicted_from_a_lost_machine_is_told_and_freed(
+async def test_group_evicted_from_a_lost_machine_is_reported_and_freed(
     cluster: KubernetesCluster, kubernetes: FakeWorld
 ) -> None:
     kubernetes.kubelet.haste = 0
@@ -148,7 +148,7 @@ async def test_a_group_that_was_evicted_from_a_lost_machine_is_told_and_freed(
     await served(cluster)
 
 
-async def test_a_group_without_a_machine_for_one_of_its_pods_is_unplaced(
+async def test_group_without_a_machine_for_one_pod_is_unplaced(
     cluster: KubernetesCluster, kubernetes: FakeWorld
 ) -> None:
     kubernetes.kubelet.capacity = 1
@@ -160,7 +160,7 @@ async def test_a_group_without_a_machine_for_one_of_its_pods_is_unplaced(
     await served(cluster)
 
 
-async def test_a_group_that_the_quota_refuses_says_so_and_comes_by_itself(
+async def test_group_refused_by_quota_says_so_and_starts_later(
     cluster: KubernetesCluster, kubernetes: FakeWorld
 ) -> None:
     refusal = 'pods "m-tiny-0" is forbidden: exceeded quota: models, requested: pods=1'
@@ -201,7 +201,7 @@ async def _said(cluster: KubernetesCluster, line: str) -> bool:
     return line in (await cluster.logs("m-tiny"))[0]
 
 
-async def test_a_model_that_needs_more_machines_than_before_gets_a_group_instead(
+async def test_model_that_needs_more_machines_gets_a_group(
     cluster: KubernetesCluster, kubernetes: FakeWorld
 ) -> None:
     for spec, kind in ((scripted(), "deployments"), (OVER_TWO, "leaderworkersets")) * 2:

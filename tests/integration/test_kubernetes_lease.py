@@ -77,7 +77,7 @@ async def test_a_leader_that_is_restarted_finds_its_own_lease(world: FakeWorld) 
     assert await leadership(world, "guanaco-worker-0").seek()
 
 
-async def test_who_has_watched_a_lease_run_out_takes_it_at_once(world: FakeWorld) -> None:
+async def test_observer_of_an_expired_lease_takes_it_at_once(world: FakeWorld) -> None:
     assert await leadership(world, "one").seek()
     other = leadership(world, "other", duration_s=1, act_s=0.5)
     await other.watch()

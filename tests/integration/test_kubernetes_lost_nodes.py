@@ -84,7 +84,7 @@ async def test_a_lost_nodes_server_is_told_and_replaced_elsewhere(
     assert kubernetes.kubelet.node_of("m-tiny") != lost
 
 
-async def test_a_lost_nodes_pods_are_evicted_in_seconds_without_the_platform(
+async def test_pods_of_a_lost_node_are_evicted_without_the_platform(
     cluster: KubernetesCluster, kubernetes: FakeWorld
 ) -> None:
     _, lost = await served_on_a_lost_node(cluster, kubernetes)
@@ -97,7 +97,7 @@ async def test_a_lost_nodes_pods_are_evicted_in_seconds_without_the_platform(
     assert kubernetes.kubelet.node_of("m-tiny") != lost
 
 
-async def test_a_server_on_a_lost_node_is_deleted_and_its_name_is_free_at_once(
+async def test_server_on_a_lost_node_is_deleted_freeing_its_name(
     cluster: KubernetesCluster, kubernetes: FakeWorld
 ) -> None:
     _, lost = await served_on_a_lost_node(cluster, kubernetes)
@@ -115,7 +115,7 @@ async def test_a_server_on_a_lost_node_is_deleted_and_its_name_is_free_at_once(
     await until(is_gone)
 
 
-async def test_a_server_that_uses_its_grace_delays_neither_its_end_nor_its_name(
+async def test_server_using_its_grace_delays_neither_end_nor_name(
     cluster: KubernetesCluster, kubernetes: FakeWorld
 ) -> None:
     kubernetes.kubelet.stop_s["m-tiny"] = 600
@@ -127,7 +127,7 @@ async def test_a_server_that_uses_its_grace_delays_neither_its_end_nor_its_name(
     assert after.endpoint != before.endpoint
 
 
-async def test_a_server_for_which_there_is_no_machine_has_not_crashed(
+async def test_server_without_a_machine_has_not_crashed(
     cluster: KubernetesCluster, kubernetes: FakeWorld
 ) -> None:
     kubernetes.kubelet.no_room[""] = NO_ROOM
@@ -143,7 +143,7 @@ async def test_a_server_for_which_there_is_no_machine_has_not_crashed(
     await seen(cluster, lambda state: state.is_ready)
 
 
-async def test_no_line_is_lost_or_repeated_on_a_node_east_of_utc(
+async def test_no_log_line_is_lost_east_of_utc(
     cluster: KubernetesCluster, kubernetes: FakeWorld
 ) -> None:
     kubernetes.server.store.zone = timezone(timedelta(hours=2))
@@ -166,7 +166,7 @@ async def test_no_line_is_lost_or_repeated_on_a_node_east_of_utc(
     assert (await cluster.logs("m-tiny"))[0] == ["begun", "ERROR"]
 
 
-async def test_the_log_of_a_starting_server_is_not_asked_for_at_every_look(
+async def test_starting_servers_log_is_not_read_at_every_look(
     cluster: KubernetesCluster, kubernetes: FakeWorld
 ) -> None:
     """A stage looks every 0.25 s; only what has ended is asked at once."""
@@ -185,7 +185,7 @@ async def test_the_log_of_a_starting_server_is_not_asked_for_at_every_look(
 
 
 @pytest.mark.parametrize("hours", [-7, 0, 2, 5.5])
-async def test_a_log_is_read_on_from_where_one_was_in_any_zone(
+async def test_log_is_resumed_from_its_position_in_any_zone(
     cluster: KubernetesCluster, kubernetes: FakeWorld, hours: float
 ) -> None:
     kubernetes.server.store.zone = timezone(timedelta(hours=hours))
@@ -208,7 +208,7 @@ async def test_a_log_is_read_on_from_where_one_was_in_any_zone(
 
 
 @pytest.mark.usefixtures("soon_lost")
-async def test_a_job_on_a_lost_node_goes_on_in_another_pod(
+async def test_job_on_a_lost_node_continues_in_another_pod(
     cluster: KubernetesCluster, kubernetes: FakeWorld, tmp_path: Path
 ) -> None:
     lines, done = Lines(), tmp_path / "half"
@@ -221,7 +221,7 @@ async def test_a_job_on_a_lost_node_goes_on_in_another_pod(
 
 
 @pytest.mark.usefixtures("soon_lost")
-async def test_a_job_that_is_cancelled_on_a_lost_node_is_not_waited_for(
+async def test_cancelled_job_on_a_lost_node_is_not_waited_for(
     cluster: KubernetesCluster, kubernetes: FakeWorld
 ) -> None:
     lines = Lines()
@@ -234,7 +234,7 @@ async def test_a_job_that_is_cancelled_on_a_lost_node_is_not_waited_for(
     assert "jobs/s-job" not in kubernetes.left()
 
 
-async def test_a_pod_that_waited_for_its_machine_may_fail_to_pull_for_a_while(
+async def test_pod_that_waited_for_a_machine_may_retry_its_image(
     cluster: KubernetesCluster, kubernetes: FakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(problems, "IMAGE_S", 1.5)
@@ -268,7 +268,7 @@ async def test_a_limit_holds_for_a_job_on_a_lost_node(
     assert "jobs/s-job" not in kubernetes.left()
 
 
-async def test_a_changed_spec_comes_where_there_is_no_room_for_two(
+async def test_changed_spec_replaces_where_there_is_no_room_for_two(
     cluster: KubernetesCluster, kubernetes: FakeWorld
 ) -> None:
     kubernetes.kubelet.capacity = 1
@@ -282,7 +282,7 @@ async def test_a_changed_spec_comes_where_there_is_no_room_for_two(
     assert found["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
 
 
-async def test_nothing_runs_before_its_secret_and_its_network_policy_are_there(
+async def test_nothing_runs_before_its_secret_and_network_policy_exist(
     cluster: KubernetesCluster, kubernetes: FakeWorld
 ) -> None:
     server = kubernetes.server
@@ -325,7 +325,7 @@ async def test_while_watches_are_slow_what_this_process_did_is_known(
     assert await cluster.list_deployments() == []
 
 
-async def test_an_api_that_is_busy_is_left_alone_for_as_long_as_it_asks(
+async def test_busy_api_is_left_alone_as_long_as_it_asks(
     cluster: KubernetesCluster, kubernetes: FakeWorld
 ) -> None:
     kubernetes.server.faults.answer(429, times=1, only="PATCH", retry_after_s=2)

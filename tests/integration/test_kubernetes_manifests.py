@@ -92,7 +92,7 @@ def test_both_namespaces_enforce_restricted_pods(objects: list[Object]) -> None:
             )
 
 
-def test_every_pod_is_restricted_and_can_live_with_a_read_only_root(objects: list[Object]) -> None:
+def test_every_pod_is_restricted_and_has_a_read_only_root(objects: list[Object]) -> None:
     for workload, template in pod_templates(objects):
         spec = template["spec"]
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec), name_of(workload)
@@ -219,7 +219,7 @@ def test_a_component_keeps_the_images_of_models_on_the_nodes(tmp_path: Path) -> 
         assert container["resources"]["limits"]["memory"] == "16Mi"
 
 
-def test_prometheus_finds_and_reaches_the_model_servers_that_the_worker_makes(
+def test_prometheus_reaches_the_model_servers_of_the_worker(
     tmp_path: Path,
 ) -> None:
     objects = build("production", tmp_path)
@@ -263,7 +263,7 @@ def server_labels() -> dict[str, str]:
         ("amd", "amd.com/gpu", QWEN3_235B_FP8, 2),
     ],
 )
-def test_a_gpu_overlays_model_servers_ask_for_what_the_plan_says(
+def test_gpu_overlay_requests_what_the_plan_says(
     overlay: str, resource: str, model: dict[str, Any], gpus: int, tmp_path: Path
 ) -> None:
     objects = build(overlay, tmp_path)
@@ -375,7 +375,7 @@ def leads(entry: dict[str, Any], path: str) -> bool:
     return path == wanted or path.startswith(f"{wanted}/")
 
 
-def test_a_worker_whose_settings_were_wrong_starts_with_the_right_ones(
+def test_worker_with_wrong_settings_starts_with_corrected_ones(
     objects: list[Object],
 ) -> None:
     """OrderedReady never replaces a pod that does not get ready, so that it would keep the wrong settings."""
@@ -395,7 +395,7 @@ def test_no_secret_is_written_down(objects: list[Object]) -> None:
                     assert not is_secret or "secretKeyRef" in variable["valueFrom"], variable
 
 
-def test_every_variable_is_a_setting_with_a_value_that_it_can_have(
+def test_every_variable_is_a_setting_with_a_valid_value(
     objects: list[Object],
 ) -> None:
     known = {f"GUANACO_{name.upper()}" for name in Settings.model_fields}
@@ -410,7 +410,7 @@ def test_every_variable_is_a_setting_with_a_value_that_it_can_have(
     assert loaded.notices == ()
 
 
-def test_only_the_worker_has_a_token_and_it_may_do_what_it_does_and_no_more(
+def test_only_the_worker_has_a_token_with_exactly_its_rights(
     objects: list[Object],
 ) -> None:
     for workload, template in pod_templates(objects):
@@ -455,7 +455,7 @@ def test_both_namespaces_deny_what_is_not_allowed(objects: list[Object]) -> None
     assert denying == {"guanaco", "guanaco-models"}
 
 
-def test_gateways_and_workers_reach_the_port_of_every_pod_of_a_model(objects: list[Object]) -> None:
+def test_gateways_and_workers_reach_every_model_port(objects: list[Object]) -> None:
     """Policies hold for pods' own addresses: both sides must allow it."""
     options = KubernetesOptions(
         "guanaco-models", "engine:1", "serializer:1", "worker-1", platform_namespace="guanaco"

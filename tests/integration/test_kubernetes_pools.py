@@ -68,7 +68,7 @@ def replicas(world: FakeWorld, name: str = "m-tiny") -> int:
     return int(world.server.store.get(("deployments", "models", name))["spec"]["replicas"])
 
 
-async def test_a_server_claims_a_waiting_pod_and_the_pool_makes_another(
+async def test_server_claims_a_waiting_pod_and_the_pool_makes_another(
     cluster: KubernetesCluster, world: FakeWorld
 ) -> None:
     before = uids(waiting(world))
@@ -172,7 +172,7 @@ async def killed_before(cluster: KubernetesCluster, step: str) -> None:
 @LEAVES_CONNECTIONS
 @pytest.mark.usefixtures("collected")
 @pytest.mark.parametrize("step", ["_claim_one", "_give", "_mark_ordered"])
-async def test_a_claim_of_a_killed_worker_is_resumed_at_the_next_look(
+async def test_claim_of_a_killed_worker_resumes_at_the_next_look(
     world: FakeWorld, step: str
 ) -> None:
     async with pooled(world) as first:
@@ -191,7 +191,7 @@ async def test_a_claim_of_a_killed_worker_is_resumed_at_the_next_look(
         assert uids(live(world)) == before, "it is the same pod"
 
 
-async def test_a_claimed_server_that_nobody_wants_any_more_leaves_no_pod(world: FakeWorld) -> None:
+async def test_unwanted_claimed_server_leaves_no_pod(world: FakeWorld) -> None:
     async with pooled(world) as cluster:
         await warm(cluster)
         await killed_before(cluster, "_give")
@@ -235,7 +235,7 @@ async def test_a_claimed_pod_that_is_deleted_makes_its_server_unsettled(
     assert uids(live(world)) != uids([first])
 
 
-async def test_a_lost_node_ends_a_claimed_server_and_its_pods_are_not_claimed(
+async def test_lost_node_ends_a_claimed_server_and_blocks_new_claims(
     world: FakeWorld,
 ) -> None:
     async with pooled(world, 3) as cluster:
@@ -278,7 +278,7 @@ async def test_a_container_that_starts_again_loads_its_own_model(world: FakeWorl
     await comes_back_with(world, pod, "model-m-tiny")
 
 
-async def test_a_pod_that_has_an_order_takes_no_other_and_none_without_the_token(
+async def test_ordered_pod_takes_no_other_order_and_requires_the_token(
     cluster: KubernetesCluster, world: FakeWorld
 ) -> None:
     await cluster.apply_deployment(spec())
@@ -299,7 +299,7 @@ async def test_a_pod_that_has_an_order_takes_no_other_and_none_without_the_token
     assert await served(cluster) == "model-m-tiny"
 
 
-async def test_secrets_reach_a_claimed_server_and_no_object_of_the_cluster(
+async def test_secrets_reach_a_claimed_server_but_no_cluster_object(
     cluster: KubernetesCluster, world: FakeWorld
 ) -> None:
     await cluster.apply_deployment(replace(spec(), secrets={"GUANACO_URL": "s3cret"}))
@@ -348,7 +348,7 @@ async def test_fewer_replicas_end_claimed_pods(world: FakeWorld) -> None:
         assert await served(cluster) == "model-m-tiny"
 
 
-async def test_a_pod_that_does_not_take_its_order_is_deleted_and_the_next_claimed(
+async def test_pod_that_refuses_its_order_is_deleted_and_another_claimed(
     world: FakeWorld,
 ) -> None:
     class Deaf(PoolPort):
@@ -370,7 +370,7 @@ async def test_a_pod_that_does_not_take_its_order_is_deleted_and_the_next_claime
         assert pod["metadata"]["uid"] in before
 
 
-async def test_a_pool_whose_watch_has_a_gap_gives_each_pod_away_once(
+async def test_pool_with_a_watch_gap_gives_each_pod_away_once(
     cluster: KubernetesCluster, world: FakeWorld
 ) -> None:
     world.server.faults.watch_delay_s = 1
@@ -406,7 +406,7 @@ async def test_the_pod_whose_node_has_the_artifact_is_claimed(
         assert [pod["metadata"]["name"] for pod in live(world)] == [near]
 
 
-async def test_what_asks_for_more_than_the_pool_has_starts_without_it(
+async def test_server_larger_than_the_pool_starts_without_it(
     cluster: KubernetesCluster, world: FakeWorld
 ) -> None:
     before = uids(waiting(world))
@@ -416,7 +416,7 @@ async def test_what_asks_for_more_than_the_pool_has_starts_without_it(
     assert replicas(world) == 1
 
 
-async def test_a_pool_that_the_settings_do_not_have_is_removed_and_its_servers_stay(
+async def test_pool_removed_from_settings_goes_and_its_servers_stay(
     world: FakeWorld,
 ) -> None:
     async with pooled(world) as cluster:
@@ -435,7 +435,7 @@ async def test_a_pool_that_the_settings_do_not_have_is_removed_and_its_servers_s
         assert uids(live(world)) == before
 
 
-async def test_a_pool_that_somebody_deleted_is_made_again_when_a_server_is_expected(
+async def test_deleted_pool_is_made_again_when_a_server_is_expected(
     cluster: KubernetesCluster, world: FakeWorld
 ) -> None:
     world.server.store.delete(("deployments", "models", "guanaco-pool-small"))
@@ -461,7 +461,7 @@ def swapped(name: str = "m-tiny") -> DeploymentSpec:
     return scripted(name, "--name", "model-swapped")
 
 
-async def test_a_server_that_is_swapped_keeps_its_pod_and_starts_again_as_what_it_became(
+async def test_swapped_server_keeps_its_pod_and_restarts_as_swapped(
     world: FakeWorld,
 ) -> None:
     world.kubelet.back_off_s = 0.2
@@ -484,7 +484,7 @@ async def test_a_server_that_is_swapped_keeps_its_pod_and_starts_again_as_what_i
 @LEAVES_CONNECTIONS
 @pytest.mark.usefixtures("collected")
 @pytest.mark.parametrize("step", ["_give", "merge", "settle"])
-async def test_a_swap_of_a_killed_worker_goes_on_at_the_next_look(
+async def test_swap_of_a_killed_worker_continues_at_the_next_look(
     world: FakeWorld, step: str
 ) -> None:
     """Killed before the order is given, before the pod is marked, before the Deployment has its new spec."""

@@ -41,7 +41,7 @@ def world(tmp_path: Path) -> Iterator[FakeWorld]:
 
 
 @pytest.mark.timeout(900)
-async def test_vllm_is_claimed_serves_is_swapped_and_loads_its_own_model_again_after_kill_9(
+async def test_claimed_vllm_is_swapped_and_reloads_its_model_after_kill(
     world: FakeWorld, tmp_path: Path, engine_python: Path
 ) -> None:
     says = await _make_artifacts(tmp_path)

@@ -103,7 +103,7 @@ async def world(database: Database, cluster: KubernetesCluster) -> AsyncIterator
         await world.server.close()
 
 
-async def test_what_the_cluster_does_to_servers_is_repaired_and_counted_against_nobody(
+async def test_cluster_disruptions_are_repaired_and_counted_against_nobody(
     world: Deployed, kubernetes: FakeWorld
 ) -> None:
     """All at once: a node is lost, a server uses its whole grace, an image cannot be pulled. None delays another."""
@@ -162,7 +162,7 @@ async def test_submissions_share_a_pod_until_the_last_is_withdrawn(
     await eventually(is_gone)
 
 
-async def test_a_server_that_waits_in_a_queue_waits_for_its_place_and_is_at_no_fault(
+async def test_server_in_a_queue_waits_and_is_not_at_fault(
     world: Deployed, kubernetes: FakeWorld
 ) -> None:
     kubernetes.kubelet.full_queues.add("autumn")
@@ -184,7 +184,7 @@ async def test_a_server_that_waits_in_a_queue_waits_for_its_place_and_is_at_no_f
     assert (row.restarts, row.trouble, row.queue) == (0, None, "autumn")
 
 
-async def test_a_published_server_without_a_machine_waits_and_comes_back_by_itself(
+async def test_published_server_without_a_machine_waits_and_returns(
     world: Deployed, kubernetes: FakeWorld
 ) -> None:
     await world.deploy(ONE)

@@ -66,7 +66,7 @@ def ready(state: ReplicaState) -> list[str]:
     return [one.endpoint for one in state.replicas if one.is_ready]
 
 
-async def test_of_three_pods_two_are_ready_and_one_runs_without_an_answer(
+async def test_two_of_three_pods_are_ready_and_one_is_silent(
     cluster: KubernetesCluster, kubernetes: FakeWorld
 ) -> None:
     await cluster.apply_deployment(scripted(replicas=3))
@@ -96,7 +96,7 @@ async def test_a_pod_that_is_terminating_is_no_replica_any_more(
         assert set(ready(state)) == set(ready(before)) - {address_of(leaving)}
 
 
-async def test_a_replica_is_stopped_alone_and_another_pod_takes_its_place(
+async def test_one_replica_is_stopped_and_another_pod_replaces_it(
     cluster: KubernetesCluster,
 ) -> None:
     await cluster.apply_deployment(scripted(replicas=3))
@@ -249,7 +249,7 @@ async def test_scaling_gives_every_gateway_an_address_for_each_ready_pod(
     await world.reconciled(lambda: world.has(1))
 
 
-async def test_a_pod_that_hangs_is_left_out_at_once_and_deleted_and_no_other_one(
+async def test_hanging_pod_alone_is_left_out_and_deleted(
     world: Deployed, kubernetes: FakeWorld
 ) -> None:
     await world.deployments.note(ID, wanted_replicas=3)
@@ -267,7 +267,7 @@ async def test_a_pod_that_hangs_is_left_out_at_once_and_deleted_and_no_other_one
     assert (row.phase, row.restarts) == (Phase.READY, 0)
 
 
-async def test_the_only_pod_may_load_again_after_its_kubelet_restarted_it(
+async def test_only_pod_may_load_again_after_a_kubelet_restart(
     world: Deployed, kubernetes: FakeWorld
 ) -> None:
     (pod,) = kubernetes.kubelet.pods(NAME)

@@ -29,7 +29,7 @@ def streams() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "kubernetes-stream"]
 
 
-async def test_a_job_by_tls_through_cuts_and_no_thread_outlives_the_cluster(
+async def test_job_over_tls_survives_cuts_and_leaves_no_thread(
     world: FakeWorld,
 ) -> None:
     lines = Lines()

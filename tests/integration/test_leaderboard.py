@@ -61,9 +61,7 @@ async def test_unrated_conversations_count_but_have_no_length(world: World, ada:
     assert (row["rank"], row["interval_low"], row["interval_high"]) == (None, None, None)
 
 
-async def test_a_user_who_changes_her_mind_has_only_her_latest_vote(
-    world: World, ada: Account
-) -> None:
+async def test_only_the_latest_vote_of_a_user_counts(world: World, ada: Account) -> None:
     await world.publish(ada)
     http = await world.http(Role.BACKEND)
     for thumbs_up in (False, False, True):

@@ -73,7 +73,7 @@ async def test_many_connections_are_accepted_in_a_pass_but_not_all() -> None:
     assert max(Counter(sock.passes).values()) == ACCEPTED_AT_ONCE
 
 
-async def test_a_flood_of_one_address_is_refused_before_a_protocol_is_made(
+async def test_flood_of_one_address_is_refused_before_a_protocol_exists(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(front_door, "RENEWAL_S", math.inf)  # however long the flood takes

@@ -85,7 +85,7 @@ async def test_a_sibling_sends_no_load_of_its_own(world: Checked) -> None:
     ],
     ids=["best_of", "max_output_tokens"],
 )
-async def test_what_asks_more_of_a_request_gets_a_load_of_its_own(
+async def test_submission_with_dearer_requests_gets_its_own_load(
     world: Checked, params: GenerationParams
 ) -> None:
     """Prompt and reply together are as long, so the engine is the same."""
@@ -99,7 +99,7 @@ async def test_what_asks_more_of_a_request_gets_a_load_of_its_own(
     assert report.requests >= REQUESTS
 
 
-async def test_own_requests_that_miss_a_limit_are_followed_by_a_load(world: Checked) -> None:
+async def test_own_requests_that_miss_a_limit_start_a_load(world: Checked) -> None:
     content, slow = [Script()] * CONTENT_REQUESTS, Script(fault="The model server broke off.")
     world.model_server.scripts = [*content, slow, Script()]
     await world.submit(SECOND)
@@ -117,7 +117,7 @@ async def test_the_load_beside_is_told(world: Checked) -> None:
     assert 3 <= report.beside.most <= 4
 
 
-async def test_a_server_that_is_killed_during_the_check_is_not_the_developers_fault(
+async def test_server_killed_during_the_check_is_not_the_developers_fault(
     world: Checked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is checked again once the reconciler has brought the server back."""

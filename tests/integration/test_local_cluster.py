@@ -85,7 +85,7 @@ async def ignore(line: str) -> None:
     """Lines of a job that nobody reads."""
 
 
-async def test_a_deployment_serves_where_it_says_and_applying_again_changes_nothing(
+async def test_deployment_serves_at_its_address_and_reapplying_changes_nothing(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     await cluster.apply_deployment(scripted())
@@ -127,7 +127,7 @@ async def test_secrets_reach_the_server_and_nothing_else(
     assert leader(tmp_path) == before
 
 
-async def test_a_server_that_died_shows_its_exit_status_and_log_and_is_started_again(
+async def test_dead_server_shows_exit_status_and_log_and_restarts(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     await cluster.apply_deployment(shell("m-tiny", "echo no weights; echo here; exit 7"))
@@ -226,7 +226,7 @@ async def killed_platform(folder: Path, command: tuple[str, ...]) -> int:
     return job_child
 
 
-async def test_after_a_kill_servers_are_found_again_and_everything_else_is_killed(
+async def test_after_a_kill_servers_are_found_and_all_else_killed(
     tmp_path: Path,
 ) -> None:
     spec = scripted()
@@ -326,7 +326,7 @@ async def test_cancelling_a_job_stops_its_whole_tree(cluster: LocalCluster) -> N
     assert not any(is_live(pid) for pid in pids)
 
 
-async def test_a_job_that_leaves_a_child_behind_ends_all_the_same(cluster: LocalCluster) -> None:
+async def test_job_that_leaves_a_child_behind_still_ends(cluster: LocalCluster) -> None:
     result = await cluster.run_job(JobSpec("s-job", ("sh", "-c", "sleep 600 & echo $!")), ignore)
     assert not is_live(int(result.last_lines[0]))
 
@@ -435,7 +435,7 @@ def group_niceness(pid: int) -> str:
 @pytest.mark.skipif(
     not Path("/proc/self/autogroup").exists(), reason="the kernel has no autogroups"
 )
-async def test_a_server_starts_behind_other_sessions_where_the_kernel_compares_those(
+async def test_server_starts_at_lower_priority_than_other_sessions(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(priority, "has_groups", lambda: True)

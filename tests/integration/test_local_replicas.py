@@ -61,9 +61,7 @@ async def kill(folder: Path, replica: int) -> None:
     await until(lambda: not is_live(pid))
 
 
-async def test_each_replica_has_a_port_and_a_log_of_its_own(
-    cluster: LocalCluster, tmp_path: Path
-) -> None:
+async def test_each_replica_has_its_own_port_and_log(cluster: LocalCluster, tmp_path: Path) -> None:
     await cluster.apply_deployment(TWO)
     first, second = await endpoints(cluster)
     assert first != second
@@ -204,7 +202,7 @@ PLATFORM = """
 """
 
 
-async def test_after_a_kill_of_the_platform_all_its_replicas_are_found_again(
+async def test_killed_platform_finds_all_its_replicas_again(
     tmp_path: Path,
 ) -> None:
     platform = subprocess.Popen(

@@ -17,7 +17,7 @@ TEXT = ("x" * 159 + " ") * 100  # 16,000 characters, of which a hundred are toke
 ROOM = 1_024
 
 
-async def test_a_conversation_of_a_million_characters_is_read_once_and_goes_on(
+async def test_conversation_of_a_million_characters_is_read_once(
     database: Database,
 ) -> None:
     world, http, conversation = await talking(database, max_input_tokens=ROOM)

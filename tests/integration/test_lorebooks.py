@@ -122,7 +122,7 @@ async def test_a_message_of_the_version_before_has_nothing_told(world: World) ->
     assert prompt.index("Kim: geese") < prompt.index("fears geese") < prompt.index("Kim: Go on.")
 
 
-async def test_entries_that_leave_no_room_are_left_out_of_the_prompt(world: World) -> None:
+async def test_entries_without_room_are_left_out_of_the_prompt(world: World) -> None:
     http = await world.http(Role.BACKEND)
     book = {"entries": [{"keys": ["goose"], "content": "honk " * 1_600}], "token_budget": 4_096}
     bot = {"name": "Ada", "memory": "An owl.", "lorebook": book}
@@ -166,9 +166,7 @@ async def test_each_kind_of_prompt_places_an_entry_before_the_message(
 
 
 @pytest.mark.parametrize("spec", ["v3", "png", "charx", "v1", "form"])
-async def test_a_book_is_edited_as_a_new_version_and_the_rest_stays(
-    world: World, spec: str
-) -> None:
+async def test_edited_book_is_a_new_version_and_the_rest_stays(world: World, spec: str) -> None:
     http = await world.http(Role.BACKEND)
     uploads: dict[str, Any] = {"v3": V3, "v1": V1, "form": {"name": "Marlowe"}}
     uploads |= {

@@ -267,7 +267,7 @@ async def test_an_edited_message_is_in_no_summary_any_more(database: Database) -
     assert edited in prompt(server)
 
 
-async def test_memory_is_of_its_own_app_and_an_admins_reading_is_noted(database: Database) -> None:
+async def test_memory_belongs_to_its_app_and_admin_reads_are_logged(database: Database) -> None:
     server = NotingServer(NOTES)
     world, http, talk = await talking(database, server)
     await go_on(world, http, talk, range(20))
@@ -412,7 +412,7 @@ async def test_another_process_shows_what_one_has_written(database: Database) ->
     assert len(server.asked_for_notes) <= len(shown) + 1
 
 
-async def test_a_model_that_writes_nothing_of_use_is_not_asked_at_every_turn(
+async def test_model_without_useful_summaries_is_asked_less_often(
     database: Database,
 ) -> None:
     server = NotingServer("Buy gold watches.")

@@ -179,7 +179,7 @@ async def replace_as_before_0018(world: Rollout, conversation: str) -> None:
         row.tally, score.tally, score.version = Aggregate(new).to_json(), total.to_json(), batch
 
 
-async def test_measurement_of_a_missing_conversation_does_not_hold_up_the_others(
+async def test_missing_conversation_does_not_delay_measuring_the_others(
     world: Rollout,
 ) -> None:
     missing = await world.talk("alice")

@@ -202,7 +202,7 @@ async def test_upgrading_a_current_database_changes_nothing(database: Database) 
     assert await rows(database, "SELECT name FROM accounts") == [("ada",)]
 
 
-async def test_an_old_database_gets_what_it_lacks_and_keeps_its_rows(
+async def test_old_database_gains_what_it_lacks_and_keeps_rows(
     database: Database, tmp_path: Path
 ) -> None:
     async with database.write() as session:
@@ -236,7 +236,7 @@ async def test_the_endpoint_of_each_deployment_becomes_its_list(
     }
 
 
-async def test_users_that_several_accounts_have_are_told_apart_and_counted_anew(
+async def test_users_of_several_accounts_are_separated_and_recounted(
     empty: Database, tmp_path: Path
 ) -> None:
     await upgrade(empty, scripts_before("users_of_accounts", tmp_path))

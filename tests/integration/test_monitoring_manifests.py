@@ -59,7 +59,7 @@ def check_query(query: str) -> None:
     assert query.count("(") == query.count(")")
 
 
-def test_every_alert_is_about_a_metric_that_exists_and_says_what_to_do(
+def test_every_alert_names_a_real_metric_and_an_action(
     objects: list[Object],
 ) -> None:
     (rules,) = of_kind(objects, "PrometheusRule")

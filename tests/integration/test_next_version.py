@@ -78,7 +78,7 @@ async def test_a_conversation_goes_on_with_fields_of_the_next_version(world: Rol
     )
 
 
-async def test_a_message_of_an_unknown_sender_is_shown_and_left_out_of_prompts(
+async def test_message_of_an_unknown_sender_is_shown_but_not_prompted(
     world: Rolling,
 ) -> None:
     _, backend = await world.begin()
@@ -192,7 +192,7 @@ async def test_a_changed_competition_keeps_the_fields_of_the_next_version(world:
         ({"assignment": {"kind": "by_mood"}}, "assignment.kind: Input should be 'newest'"),
     ],
 )
-async def test_a_request_of_the_next_version_is_refused_in_one_sentence(
+async def test_request_of_the_next_version_is_refused_in_one_sentence(
     world: Rolling, change: dict[str, Any], sentence: str
 ) -> None:
     admin = await world.http(Role.ADMIN)
@@ -275,7 +275,7 @@ async def test_stages_events_and_reports_of_the_next_version_are_shown(world: Ro
     assert '"stage":"calibrate"' in events.text
 
 
-async def test_a_queued_submission_that_is_not_understood_is_left_to_newer_workers(
+async def test_unknown_queued_submission_is_left_to_newer_workers(
     world: Rolling,
 ) -> None:
     developer = await world.account(Role.DEVELOPER, "ada")

@@ -131,7 +131,7 @@ def environment_of(pid: int) -> bytes:
     return Path(f"/proc/{pid}/environ").read_bytes()
 
 
-async def test_each_server_is_forked_and_looks_as_if_it_was_started(
+async def test_forked_server_looks_as_if_it_was_started(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     await cluster.expect_server()
@@ -309,7 +309,7 @@ asyncio.run(main())
 """
 
 
-async def test_it_ends_with_a_platform_that_is_killed_and_its_servers_are_found_again(
+async def test_fork_server_ends_with_its_platform_and_servers_are_found(
     tmp_path: Path,
 ) -> None:
     platform = subprocess.Popen([sys.executable, "-c", PLATFORM, str(tmp_path)], cwd=ROOT)

@@ -89,7 +89,7 @@ async def world(database: Database) -> OldWorld:
     return world
 
 
-async def test_a_prompt_that_the_old_client_does_not_know_is_left_out(world: OldWorld) -> None:
+async def test_prompt_unknown_to_the_old_client_is_left_out(world: OldWorld) -> None:
     ada = await world.accounts.authenticate(world.ada_key)
     await world.publish(ada, "acme-chat_v1", formatter=ChatTemplatePrompt())
     async with world.old() as old:

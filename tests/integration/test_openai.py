@@ -74,7 +74,7 @@ async def test_a_prompt_is_completed_as_it_is(database: Database) -> None:
         assert "".join([c.choices[0].text async for c in streamed]) == "Hello from memory."
 
 
-async def test_models_are_auto_and_what_is_live_and_a_developer_sees_her_own(
+async def test_models_are_auto_and_live_ones_and_the_developers_own(
     database: Database,
 ) -> None:
     async with talking(database) as (world, client, model):
@@ -107,7 +107,7 @@ async def test_an_answer_names_the_model_that_answered(database: Database) -> No
         assert text.model == model
 
 
-async def test_each_error_under_v1_has_a_text_that_the_client_shows(database: Database) -> None:
+async def test_each_v1_error_has_a_text_that_clients_show(database: Database) -> None:
     async with talking(database) as (_, client, model):
         stranger = client.with_options(api_key="wrong")
         refused: list[openai.APIStatusError] = []
@@ -134,7 +134,7 @@ async def test_each_error_under_v1_has_a_text_that_the_client_shows(database: Da
 
 
 @pytest.mark.slow
-async def test_chats_that_differ_only_after_a_long_beginning_go_to_all_submissions(
+async def test_chats_that_differ_late_go_to_all_submissions(
     database: Database,
 ) -> None:
     async with talking(database) as (world, client, _):
@@ -157,7 +157,7 @@ async def test_chats_that_differ_only_after_a_long_beginning_go_to_all_submissio
         assert len(Counter(asked)) == 4
 
 
-async def test_auto_goes_where_there_is_room_and_says_when_there_is_none(
+async def test_auto_goes_where_room_is_or_says_there_is_none(
     database: Database,
 ) -> None:
     async with talking(database) as (world, client, model):
@@ -192,7 +192,7 @@ async def test_auto_goes_where_the_request_fits(database: Database) -> None:
             await client.chat.completions.create(model="guanaco/auto", messages=said)
 
 
-async def test_a_reply_is_never_longer_than_its_submission_was_sized_for(
+async def test_reply_is_never_longer_than_its_submission_allows(
     database: Database,
 ) -> None:
     async with talking(database, max_output_tokens=16) as (world, client, model):

@@ -69,7 +69,7 @@ async def test_a_greeting_before_the_first_message_is_the_bots(database: Databas
         assert [one["content"] for one in found["messages"]] == ["Hi", ANSWER, "More", ANSWER]
 
 
-async def test_what_was_said_elsewhere_is_not_recorded_and_not_dropped_unsaid(
+async def test_foreign_turns_are_not_recorded_and_the_answer_says_so(
     database: Database,
 ) -> None:
     async with talking(database) as (_, client, _model):
@@ -125,7 +125,7 @@ async def test_a_conversation_is_continued_as_it_was(
         assert asked.index("Hello") < asked.index("More") < asked.index("Still more")
 
 
-async def test_a_request_that_failed_can_be_sent_again_as_it_was(database: Database) -> None:
+async def test_failed_request_can_be_sent_again_unchanged(database: Database) -> None:
     scripts = (Script(), Script((), fault="died"), Script(("Here.",)))
     async with talking(database, *scripts) as (world, client, _):
         named = {"conversation_id": id_of(await ask(client, HELLO))}

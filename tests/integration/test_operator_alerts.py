@@ -79,7 +79,7 @@ async def receiver() -> AsyncIterator[Receiver]:
         yield receiver
 
 
-async def test_a_day_over_its_budget_is_told_once_and_its_end_once_across_restarts(
+async def test_budget_alert_fires_and_ends_once_across_restarts(
     database: Database, receiver: Receiver
 ) -> None:
     world = await world_of(database, receiver)
@@ -104,7 +104,7 @@ async def test_a_day_over_its_budget_is_told_once_and_its_end_once_across_restar
     assert [one.name for one in found.ended] == ["daily_spend"]
 
 
-async def test_failing_replies_burn_the_budget_and_are_compared_with_last_week(
+async def test_failing_replies_burn_the_budget_compared_with_last_week(
     database: Database, receiver: Receiver
 ) -> None:
     world = await world_of(database, receiver)

@@ -94,7 +94,7 @@ async def test_another_app_shares_a_public_characters_version_only(database: Dat
     assert (await http.get(f"/conversations/{shared}/persona")).status_code == 404
 
 
-async def test_nobody_reads_the_persona_of_another_user_whose_cut_is_the_same(
+async def test_only_its_user_reads_a_persona_with_an_equal_cut(
     database: Database,
 ) -> None:
     _, http = await world_with(database)

@@ -79,7 +79,7 @@ async def test_a_publish_that_comes_first_refuses_the_cancel(world: PipelineWorl
 
 
 @pytest.mark.parametrize(("failures", "step"), [(5, Step.DONE), (6, Step.FAILED)])
-async def test_a_store_may_be_away_for_five_tries_of_a_stage(
+async def test_store_may_be_away_for_five_tries_of_a_stage(
     world: PipelineWorld, monkeypatch: pytest.MonkeyPatch, failures: int, step: Step
 ) -> None:
     publish, tries = FUNCTIONS[Stage.PUBLISH], itertools.count(1)
@@ -93,7 +93,7 @@ async def test_a_store_may_be_away_for_five_tries_of_a_stage(
     assert await world.runner.run_next(RUN) is step
 
 
-def test_the_tries_of_a_stage_outlast_half_a_minute_of_outage() -> None:
+def test_tries_of_a_stage_outlast_a_30_second_outage() -> None:
     assert sum(OUTAGE_DELAYS_S) >= 60
 
 
@@ -141,7 +141,7 @@ async def test_a_stage_cannot_wish_for_a_server_after_the_cancel(
 @pytest.mark.parametrize(
     "error", [RuntimeError("boom"), PanicError("boom"), asyncio.CancelledError()]
 )
-async def test_an_exception_of_any_kind_in_a_stage_fails_the_submission(
+async def test_any_exception_in_a_stage_fails_the_submission(
     world: PipelineWorld, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     monkeypatch.setitem(FUNCTIONS, Stage.PUBLISH, raising(error))
@@ -153,7 +153,7 @@ async def test_an_exception_of_any_kind_in_a_stage_fails_the_submission(
 @pytest.mark.parametrize(
     "error", [RuntimeError("boom"), PanicError("boom"), IntegrityError("x", {}, Exception())]
 )
-async def test_an_exception_while_a_stages_end_is_recorded_fails_the_submission(
+async def test_exception_while_recording_a_stage_end_fails_the_submission(
     world: PipelineWorld, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     monkeypatch.setattr(world.journal, "end_stage", raising(error))
@@ -183,7 +183,7 @@ async def test_an_outage_of_the_database_is_waited_for(
 
 
 @pytest.mark.parametrize("outage", [OUTAGE, NO_CONNECTION, DatabaseUnavailable()])
-async def test_an_outage_of_the_database_is_no_failed_try_of_a_stage(
+async def test_database_outage_is_no_failed_try_of_a_stage(
     world: PipelineWorld, monkeypatch: pytest.MonkeyPatch, outage: Exception
 ) -> None:
     publish, outages = FUNCTIONS[Stage.PUBLISH], iter(range(10))
@@ -197,7 +197,7 @@ async def test_an_outage_of_the_database_is_no_failed_try_of_a_stage(
     assert await world.runner.run_next(RUN) is Step.DONE
 
 
-async def test_a_try_is_repeated_although_its_log_line_meets_an_outage(
+async def test_try_is_repeated_although_its_log_line_meets_an_outage(
     world: PipelineWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish, tries = FUNCTIONS[Stage.PUBLISH], itertools.count()
@@ -218,7 +218,7 @@ async def test_a_try_is_repeated_although_its_log_line_meets_an_outage(
     assert await world.runner.run_next(RUN) is Step.DONE
 
 
-async def test_a_clean_up_that_cannot_reach_the_cluster_leaves_it_to_the_reconciler(
+async def test_clean_up_without_the_cluster_is_left_to_the_reconciler(
     world: PipelineWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(FUNCTIONS, Stage.PUBLISH, raising(RuntimeError("boom")))
@@ -230,7 +230,7 @@ async def test_a_clean_up_that_cannot_reach_the_cluster_leaves_it_to_the_reconci
 
 
 @pytest.mark.both_databases
-async def test_a_late_failure_of_an_earlier_run_leaves_the_later_run_alone(
+async def test_late_failure_of_an_earlier_run_leaves_the_later_alone(
     world: PipelineWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_first = iter([True])
@@ -248,7 +248,7 @@ async def test_a_late_failure_of_an_earlier_run_leaves_the_later_run_alone(
     assert await status(world) is Status.QUEUED
 
 
-async def test_a_submission_of_a_newer_version_is_left_as_it_is(world: PipelineWorld) -> None:
+async def test_submission_of_a_newer_version_is_left_as_it_is(world: PipelineWorld) -> None:
     async with world.database.write() as session:
         await session.execute(update(SubmissionRow).values(status=Status.read("scanning")))
     assert await world.runner.run_next(RUN) is Step.LEFT

@@ -114,7 +114,7 @@ async def test_a_run_whose_workflow_was_deleted_goes_on(pipelines: Pipelines) ->
     assert pipelines.stages() == ALL
 
 
-async def test_a_run_whose_workflow_was_cancelled_outside_fails_with_a_sentence(
+async def test_run_whose_workflow_was_cancelled_outside_fails_with_a_sentence(
     pipelines: Pipelines,
 ) -> None:
     submission_id = await killed_in_deploy(pipelines)

@@ -37,7 +37,7 @@ def repo(root: Path, name: str, **files: bytes) -> None:
         (folder / path.replace("_", ".")).write_bytes(content)
 
 
-async def test_a_repos_exact_size_counts_and_its_weights_stay_where_they_are(
+async def test_exact_size_of_a_repo_counts_and_weights_stay(
     tmp_path: Path,
 ) -> None:
     config = json.dumps(LLAMA_3_8B).encode()

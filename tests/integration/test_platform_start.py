@@ -25,7 +25,7 @@ TEMPLATE = "migrated"
 
 
 @pytest.mark.parametrize("kind", [OperationalError, InterfaceError])
-async def test_a_database_that_fails_during_a_start_is_said_in_a_sentence(
+async def test_failing_database_at_start_is_one_sentence(
     database: Database,
     monkeypatch: pytest.MonkeyPatch,
     kind: type[OperationalError] | type[InterfaceError],
@@ -104,7 +104,7 @@ def in_a_thread(socket: str) -> Iterator[tuple[FaultyProxy, int, asyncio.Abstrac
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("role", ["api", "worker", "all"])
-async def test_a_start_waits_for_a_database_that_goes_away_before_any_of_its_steps(
+async def test_start_waits_for_a_database_that_goes_away_midway(
     migrated_postgres: PostgresServer, role: str
 ) -> None:
     name = migrated_postgres.create(TEMPLATE)

@@ -90,7 +90,7 @@ def test_an_order_is_taken_again_for_the_same_server_only(start: Callable[..., R
     assert keeper.give(replace(ORDER, name="m-other")) == 409
 
 
-def test_it_ends_as_its_server_ends_and_then_starts_the_same_one(
+def test_it_ends_with_its_server_and_restarts_the_same_one(
     start: Callable[..., Running],
 ) -> None:
     keeper = start()
@@ -113,7 +113,7 @@ def test_a_server_that_does_not_answer_in_time_ends_it(start: Callable[..., Runn
 
 
 @pytest.mark.parametrize("warm", ["unavailable_warm", "scripted_warm"])
-def test_where_none_can_wait_or_ranks_share_the_model_the_server_is_started_by_its_command(
+def test_server_that_cannot_be_forked_is_started_by_its_command(
     start: Callable[..., Running], warm: str
 ) -> None:
     keeper = start(warm)

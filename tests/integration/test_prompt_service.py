@@ -120,7 +120,7 @@ async def test_a_chat_template_gets_system_message_greeting_and_turns(
     )
 
 
-async def test_a_template_without_a_system_message_gets_it_in_the_users_first(
+async def test_missing_system_role_is_merged_into_the_first_user_message(
     prompts: PromptService, store: MemoryStore
 ) -> None:
     await put(store, STRICT)
@@ -148,7 +148,7 @@ async def test_a_chat_template_keeps_to_the_budget_and_its_beginning(
         await rendered(prompts, ChatTemplatePrompt(), turns(1), budget=16)
 
 
-async def test_a_prompt_file_is_laid_out_as_text_and_cut_by_its_priorities(
+async def test_prompt_file_becomes_text_and_is_cut_by_priority(
     prompts: PromptService, store: MemoryStore
 ) -> None:
     await put(store)
@@ -190,7 +190,7 @@ async def test_a_part_that_cannot_be_rendered_is_named(
     assert says in failed.value.detail
 
 
-async def test_a_chat_template_that_is_not_there_or_hides_what_is_said_is_refused(
+async def test_missing_or_hiding_chat_template_is_refused(
     prompts: PromptService,
 ) -> None:
     with pytest.raises(MissingFile, match="has no chat template"):
@@ -221,7 +221,7 @@ TERSE = PromptFormatter(bot_template="<bot>{message}</bot>", response_template="
         (ChatTemplatePrompt(), THINKING, "assistant\n<think>\n\n</think>\n\nOnce upon"),
     ],
 )
-async def test_a_reply_that_goes_on_stands_where_the_model_would_have_written_it(
+async def test_continued_reply_stands_where_the_model_would_write_it(
     prompts: PromptService, store: MemoryStore, formatter: Prompt, template: str, end: str
 ) -> None:
     await put(store, template)

@@ -24,7 +24,7 @@ async def rendered(http: httpx.AsyncClient, **fields: Any) -> httpx.Response:
     return await http.post("/prompts/render", json=body)
 
 
-async def test_a_prompt_is_tried_without_a_model_and_with_ones_own(database: Database) -> None:
+async def test_prompt_is_tried_without_a_model_and_with_ones_own(database: Database) -> None:
     world = World(database)
     ada = await world.account(Role.DEVELOPER, "ada")
     own = await world.publish(ada)
@@ -80,7 +80,7 @@ async def test_a_case_holds_against_the_served_prompt(database: Database) -> Non
     assert problems(golden=answer.prompt) == []
 
 
-async def test_the_cases_of_the_docs_hold_for_the_prompt_of_the_docs(database: Database) -> None:
+async def test_documented_cases_hold_for_the_documented_prompt(database: Database) -> None:
     world = World(database)
     await world.account(Role.DEVELOPER, "ada")
     http = await world.http(Role.DEVELOPER, "ada")

@@ -43,7 +43,7 @@ def is_quantized(world: PipelineWorld) -> bool:
     return "--quantization" in world.cluster.deployments[NAME].spec.command
 
 
-async def test_a_loss_within_the_bound_passes_with_both_figures_in_the_log(
+async def test_loss_within_the_bound_passes_and_logs_both_figures(
     database: Database, tmp_path: Path
 ) -> None:
     world = await quantized(database, tiny_files(tmp_path), UNQUANTIZED, SLIGHTLY_WORSE)
@@ -67,7 +67,7 @@ async def test_a_loss_over_the_bound_is_refused_with_both_figures(
     assert not world.deployments.replicas(ID)
 
 
-async def test_a_stage_that_is_run_again_measures_the_unquantized_model_once(
+async def test_repeated_stage_measures_the_unquantized_model_once(
     database: Database, tmp_path: Path
 ) -> None:
     world = await quantized(database, tiny_files(tmp_path), UNQUANTIZED, SLIGHTLY_WORSE)
@@ -78,7 +78,7 @@ async def test_a_stage_that_is_run_again_measures_the_unquantized_model_once(
     assert world.cluster.starts == [NAME, NAME], "the quantized server is found again"
 
 
-async def test_a_platform_that_was_killed_does_not_take_the_quantized_server_for_the_unquantized(
+async def test_killed_platform_does_not_confuse_quantized_and_unquantized_servers(
     database: Database, tmp_path: Path
 ) -> None:
     world = await quantized(database, tiny_files(tmp_path), UNQUANTIZED, SLIGHTLY_WORSE)
@@ -91,7 +91,7 @@ async def test_a_platform_that_was_killed_does_not_take_the_quantized_server_for
     assert is_quantized(world)
 
 
-async def test_only_as_much_of_the_text_is_scored_as_the_context_holds(
+async def test_only_text_that_fits_the_context_is_scored(
     database: Database, tmp_path: Path
 ) -> None:
     params = GenerationParams(max_input_tokens=30, max_output_tokens=10, stopping_words=[])
@@ -112,7 +112,7 @@ async def test_only_as_much_of_the_text_is_scored_as_the_context_holds(
         ({"quantization_config": {"quant_method": "gptq"}}, Quantization.FP8, "is quantized already"),
     ],
 )  # fmt: skip
-async def test_what_vllm_would_refuse_or_ignore_is_refused_before_anything_is_started(
+async def test_settings_that_vllm_refuses_are_refused_before_any_start(
     database: Database,
     tmp_path: Path,
     config: dict[str, Any],

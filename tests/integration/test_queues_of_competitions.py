@@ -14,7 +14,7 @@ from tests.fixtures.pipeline import ID, PipelineWorld, tiny_files
 NAME = deployment_name(ID)
 
 
-async def test_a_submission_waits_in_the_queue_of_its_competition_and_says_so(
+async def test_submission_waits_in_its_competitions_queue_and_says_so(
     database: Database, tmp_path: Path
 ) -> None:
     world = PipelineWorld(database)
@@ -37,7 +37,7 @@ async def test_a_submission_waits_in_the_queue_of_its_competition_and_says_so(
     assert world.cluster.starts == [NAME]
 
 
-async def test_a_submission_that_no_competition_with_a_queue_admits_has_the_platforms(
+async def test_submission_outside_queued_competitions_uses_the_platforms_queue(
     database: Database, tmp_path: Path
 ) -> None:
     world = PipelineWorld(database)

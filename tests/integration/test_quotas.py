@@ -43,7 +43,7 @@ async def become(world: World, status: Status, **columns: object) -> None:
         await session.execute(update(SubmissionRow).values(status=status, **columns))
 
 
-async def test_of_many_submits_at_once_as_many_are_taken_as_may_be(world: Limited) -> None:
+async def test_concurrent_submits_are_taken_up_to_the_limit(world: Limited) -> None:
     http = await world.http(Role.DEVELOPER)
     answers = await submit(http, times=12)
     assert sorted(answer.status_code for answer in answers) == [202] * 2 + [409] * 10
@@ -104,7 +104,7 @@ async def test_one_of_the_live_may_be_redeployed_at_the_limit(world: Limited) ->
     assert (await http.post("/submissions/acme-tiny_v1/redeploy")).status_code == 202
 
 
-async def test_racing_requests_with_one_key_are_one_submission_at_the_limit(
+async def test_racing_requests_with_one_key_are_one_submission(
     world: Limited,
 ) -> None:
     http = await world.http(Role.DEVELOPER)
@@ -115,7 +115,7 @@ async def test_racing_requests_with_one_key_are_one_submission_at_the_limit(
     assert [answer.status_code for answer in answers] == [202] * 4
 
 
-async def test_weights_count_once_an_artifact_and_stop_a_model_that_is_too_much(
+async def test_weights_count_once_an_artifact_and_stop_oversized_models(
     world: Limited,
 ) -> None:
     http = await world.http(Role.DEVELOPER)

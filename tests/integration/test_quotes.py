@@ -73,7 +73,7 @@ async def test_an_agreement_ends_with_its_words(world: WebWorld) -> None:
 
 
 @pytest.mark.both_databases
-async def test_words_of_a_rating_that_a_rule_leaves_out_are_not_quoted(world: WebWorld) -> None:
+async def test_words_of_an_excluded_rating_are_not_quoted(world: WebWorld) -> None:
     backend = await world.http(Role.BACKEND)
     path = await rated(backend, world, "Bought words.", may_be_quoted=True)
     await rated(backend, world, "Honest words.", may_be_quoted=True)

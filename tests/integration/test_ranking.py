@@ -123,7 +123,7 @@ async def test_votes_after_the_window_do_not_count(world: Season) -> None:
     assert (await world.rows())[0]["thumbs_up"] == 1
 
 
-async def test_a_frozen_season_comes_out_the_same_and_takes_no_more(world: Season) -> None:
+async def test_frozen_season_recomputes_equally_and_takes_no_more(world: Season) -> None:
     for number in range(12):
         await world.votes(f"user-{number}", {0: True, 1: number % 3 == 0, 2: number % 2 == 0})
     assert (await world.admin.get("/competitions/autumn/season")).status_code == 404
@@ -192,7 +192,7 @@ async def test_only_an_admin_freezes_and_the_open_competition_never_ends(world: 
     assert answer.json()["error"] == "competition_not_found"
 
 
-async def test_a_devoted_user_is_left_out_until_an_admin_allows_it(world: Season) -> None:
+async def test_devoted_user_is_left_out_until_an_admin_allows_it(world: Season) -> None:
     for _ in range(DEVOTED_RATINGS):
         await world.votes("fan", {0: True}, "open")
     await world.votes("alice", {0: True}, "open")
@@ -227,7 +227,7 @@ async def test_a_developers_own_chats_do_not_count(world: Season) -> None:
     assert (counted["model-0_v1"], counted["model-1_v1"]) == (0, 1)
 
 
-async def test_a_burst_is_left_out_also_what_was_counted_before_it_was_one(world: Season) -> None:
+async def test_burst_is_left_out_including_votes_counted_before(world: Season) -> None:
     minute = world.clock.now().replace(second=0, microsecond=0) + timedelta(minutes=5)
     for number in range(least_burst() + 1):
         await rate(world, world.backend, "model-0_v1", f"user-{number}", True, at=minute)
@@ -237,7 +237,7 @@ async def test_a_burst_is_left_out_also_what_was_counted_before_it_was_one(world
     assert (await world.rows("open"))[0]["thumbs_up"] == 1
 
 
-async def test_a_user_who_rates_faster_than_people_read_is_told_to_wait(world: Season) -> None:
+async def test_user_who_rates_inhumanly_fast_is_told_to_wait(world: Season) -> None:
     http = await world.http(Role.BACKEND)
     moment = world.clock.now()
     for _ in range(30):

@@ -39,7 +39,7 @@ async def read_texts(world: World) -> list[str]:
     return [item["text"] for item in page["items"]]
 
 
-async def test_a_changed_rating_counts_as_it_is_now_and_the_trail_has_both(
+async def test_changed_rating_counts_and_the_trail_keeps_both(
     database: Database,
 ) -> None:
     world, http, path = await rated(database)

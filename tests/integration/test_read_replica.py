@@ -24,7 +24,7 @@ from tests.fixtures.world import World, eventually
 NAME = "shop"
 
 
-def test_a_replica_is_as_fresh_as_the_newest_position_that_it_has_reached() -> None:
+def test_replica_is_as_fresh_as_its_newest_position() -> None:
     freshness = Freshness(staleness_s=5)
     assert not freshness.is_fresh(0)
     freshness.note(at=10, written=100, replayed=90)

@@ -50,7 +50,7 @@ async def messages(http: httpx.AsyncClient, talk: str) -> list[dict[str, Any]]:
     return found
 
 
-async def test_a_fact_that_was_cut_is_shown_before_the_message_that_asks(world: World) -> None:
+async def test_cut_fact_is_shown_before_the_message_that_asks(world: World) -> None:
     http, talk = await long_talk(world, recall_tokens=32)
     await say(http, talk, QUESTION)
     prompt = world.model_server.generations[-1].prompt

@@ -152,7 +152,7 @@ async def test_a_developer_reads_her_recipe_and_cannot_set_it(
     assert (await bob.get(f"/submissions/{ID}/recipe")).status_code == 404
 
 
-async def test_a_family_that_nobody_knows_needs_an_admin_to_name_gpus(
+async def test_unknown_family_needs_an_admin_to_name_gpus(
     database: Database, tmp_path: Path
 ) -> None:
     world = GpuWorld(database)

@@ -79,7 +79,7 @@ async def test_a_server_is_given_the_size_of_its_artifact(database: Database) ->
     assert world.cluster.deployments[NAME].spec.artifact_bytes == 140_000_000_000
 
 
-async def test_a_dead_server_is_started_again_and_used_when_it_is_healthy(world: Kept) -> None:
+async def test_dead_server_restarts_and_is_used_when_healthy(world: Kept) -> None:
     await world.make_ready()
     world.cluster.die(NAME)
     await world.reconciler.reconcile()
@@ -90,7 +90,7 @@ async def test_a_dead_server_is_started_again_and_used_when_it_is_healthy(world:
     assert "--quantization" in world.cluster.deployments[NAME].spec.command
 
 
-async def test_a_server_that_keeps_dying_is_given_up_with_its_last_words(world: Kept) -> None:
+async def test_server_that_keeps_dying_is_given_up_with_its_output(world: Kept) -> None:
     await world.make_ready()
     for _ in range(2):
         world.cluster.die(NAME, lines=["ERROR: out of luck"])
@@ -121,7 +121,7 @@ async def test_a_server_that_ran_long_has_its_restarts_forgiven(world: Kept) -> 
     assert world.deployments.replicas(ID)
 
 
-async def test_a_server_found_at_the_start_of_the_platform_is_used_at_once(world: Kept) -> None:
+async def test_server_found_at_platform_start_is_used_at_once(world: Kept) -> None:
     await world.make_ready()
     world.deployments.note_replicas(ID, ())
     await world.reconciler.start()
@@ -130,7 +130,7 @@ async def test_a_server_found_at_the_start_of_the_platform_is_used_at_once(world
     await world.reconciler.stop()
 
 
-async def test_a_server_that_hangs_is_taken_out_at_once_and_restarted_later(world: Kept) -> None:
+async def test_hanging_server_is_removed_at_once_and_restarted_later(world: Kept) -> None:
     await world.make_ready()
     world.model_server.unhealthy.update(world.deployments.replicas(ID))
     await world.reconciler.reconcile()
@@ -156,7 +156,7 @@ async def test_a_starting_server_belongs_to_its_pipeline_stage(world: Kept) -> N
     assert world.given_up == []
 
 
-async def test_a_withdrawn_server_is_stopped_and_a_late_apply_does_not_bring_it_back(
+async def test_late_apply_does_not_revive_a_withdrawn_server(
     world: Kept,
 ) -> None:
     await world.make_ready()
@@ -165,7 +165,7 @@ async def test_a_withdrawn_server_is_stopped_and_a_late_apply_does_not_bring_it_
     assert await world.cluster.list_deployments() == []
 
 
-async def test_each_start_of_a_server_gets_fresh_urls_of_a_remote_artifact(world: Kept) -> None:
+async def test_each_server_start_gets_fresh_artifact_urls(world: Kept) -> None:
     await world.make_ready()
     first = world.cluster.deployments[NAME].spec
     assert "a" * 64 in " ".join(first.command)
@@ -176,7 +176,7 @@ async def test_each_start_of_a_server_gets_fresh_urls_of_a_remote_artifact(world
     assert world.cluster.starts == [NAME, NAME]
 
 
-async def test_servers_that_the_cluster_moves_by_itself_find_urls_that_have_not_expired(
+async def test_servers_moved_by_the_cluster_find_valid_urls(
     world: Kept,
 ) -> None:
     await world.make_ready()
@@ -188,7 +188,7 @@ async def test_servers_that_the_cluster_moves_by_itself_find_urls_that_have_not_
     assert world.cluster.starts == [NAME]
 
 
-async def test_a_submission_says_since_when_and_why_nothing_answers_for_it(world: Kept) -> None:
+async def test_submission_says_since_when_and_why_nothing_answers(world: Kept) -> None:
     await world.make_ready()
     ada = await world.account(Role.DEVELOPER, "ada")
     assert (await world.submissions.require_visible(ada, ID)).unserved is None
@@ -228,7 +228,7 @@ async def test_a_server_that_was_deleted_by_hand_comes_back(world: Kept) -> None
     assert world.cluster.starts == [NAME, NAME]
 
 
-async def test_a_node_that_dies_is_noticed_once_and_its_server_started_elsewhere(
+async def test_dead_node_is_noticed_once_and_its_server_moves(
     world: Kept, caplog: pytest.LogCaptureFixture
 ) -> None:
     await world.make_ready()
@@ -272,7 +272,7 @@ async def test_trouble_with_one_deployment_delays_no_other_and_is_paced(world: K
     assert tries.count("a" * 64) == BURST
 
 
-async def test_only_the_leader_acts_and_a_new_one_looks_around_first(world: Kept) -> None:
+async def test_only_the_leader_acts_and_a_new_one_observes_first(world: Kept) -> None:
     await world.make_ready()
     world.deployments.note_replicas(ID, ())
     world.leadership.leads = False
@@ -295,7 +295,7 @@ async def test_only_the_leader_acts_and_a_new_one_looks_around_first(world: Kept
     await world.reconciler.stop()
 
 
-async def test_what_lived_in_a_region_that_is_gone_is_moved_and_that_is_no_crash(
+async def test_servers_of_a_lost_region_move_without_a_crash(
     world: Kept, caplog: pytest.LogCaptureFixture
 ) -> None:
     await world.make_ready()
@@ -313,7 +313,7 @@ async def _out_of_reach(key: str) -> dict[str, str]:
     raise StoreUnreachable("The store does not answer.")
 
 
-async def test_who_does_not_lead_stops_and_starts_nothing_and_knows_what_is_ready(
+async def test_follower_starts_and_stops_nothing_but_knows_readiness(
     world: Kept,
 ) -> None:
     await world.make_ready()
@@ -332,7 +332,7 @@ async def test_who_does_not_lead_stops_and_starts_nothing_and_knows_what_is_read
     assert await world.cluster.list_deployments() == [NAME]
 
 
-async def test_what_was_read_before_a_new_run_does_not_replace_its_server(world: Kept) -> None:
+async def test_older_state_does_not_replace_a_new_runs_server(world: Kept) -> None:
     """A task may have waited for the cluster while the submission was submitted anew."""
     await world.make_ready()
     old = (await world.deployments.list_wishes())[0]
@@ -350,7 +350,7 @@ async def test_what_was_read_before_a_new_run_does_not_replace_its_server(world:
     assert [row.phase for row in await world.deployments.list_wishes()] == [Phase.STARTING]
 
 
-async def test_one_that_was_put_to_sleep_meanwhile_is_not_marked_as_restarting(
+async def test_submission_put_to_sleep_meanwhile_is_not_marked_restarting(
     database: Database,
 ) -> None:
     world = Kept(database)
@@ -370,7 +370,7 @@ async def test_one_that_was_put_to_sleep_meanwhile_is_not_marked_as_restarting(
     assert await world.cluster.list_deployments() == []
 
 
-async def test_no_connection_left_ends_neither_the_loop_nor_the_other_tasks(world: Kept) -> None:
+async def test_lack_of_connections_ends_neither_loop_nor_tasks(world: Kept) -> None:
     await world.make_ready()
     look = world.deployments.look
 

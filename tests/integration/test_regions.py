@@ -70,7 +70,7 @@ async def world(database: Database) -> Regional:
     return world
 
 
-async def test_while_only_the_control_of_a_region_is_silent_its_servers_are_used(
+async def test_servers_stay_in_use_while_only_region_control_is_silent(
     world: Regional, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = world.deployments.replicas(ID)
@@ -82,7 +82,7 @@ async def test_while_only_the_control_of_a_region_is_silent_its_servers_are_used
     assert caplog.text.count("Region eu does not answer: connection refused.") == 1
 
 
-async def test_when_its_servers_are_silent_too_they_are_started_in_the_other(
+async def test_servers_of_a_silent_region_start_in_the_other(
     world: Regional,
 ) -> None:
     world.regions["eu"].is_down = True
@@ -101,7 +101,7 @@ async def test_when_its_servers_are_silent_too_they_are_started_in_the_other(
     assert world.deployments.replicas(ID)
 
 
-async def test_a_submission_in_two_regions_has_a_spare_and_loses_nothing_with_one(
+async def test_submission_in_two_regions_loses_nothing_with_one(
     world: Regional,
 ) -> None:
     await world.start(eu=RegionShare(replicas=1), us=RegionShare(replicas=1))
@@ -127,7 +127,7 @@ async def test_a_drained_region_is_left_without_a_gap(
     assert f"moved {NAME} from eu to us" in caplog.text
 
 
-async def test_a_region_that_is_gone_from_the_settings_is_moved_out_of_and_that_is_logged(
+async def test_region_removed_from_settings_is_emptied_and_logged(
     world: Regional, caplog: pytest.LogCaptureFixture
 ) -> None:
     await world.start(us=RegionShare())

@@ -148,7 +148,7 @@ async def start(database: Database, tmp_path: Path) -> AsyncIterator[Callable[..
         yield enter
 
 
-async def test_one_of_two_is_killed_again_and_again_and_each_time_started_again_alone(
+async def test_repeatedly_killed_replica_restarts_alone_each_time(
     start: Callable[..., Any],
 ) -> None:
     world: Replicated = await start(clock=SystemClock())
@@ -170,7 +170,7 @@ async def test_one_of_two_is_killed_again_and_again_and_each_time_started_again_
     assert (row.phase, row.restarts, world.given_up) == (Phase.READY, 0, [])
 
 
-async def test_one_that_keeps_dying_is_started_ever_more_rarely_and_the_other_never_given_up(
+async def test_dying_replica_restarts_ever_more_rarely_beside_a_healthy_one(
     start: Callable[..., Any],
 ) -> None:
     world: Replicated = await start(script=SECOND_DIES)
@@ -185,7 +185,7 @@ async def test_one_that_keeps_dying_is_started_ever_more_rarely_and_the_other_ne
     assert len(world.deployments.replicas(ID)) == 1
 
 
-async def test_one_that_hangs_is_out_of_use_at_once_and_started_again_alone(
+async def test_hanging_replica_is_out_of_use_and_restarts_alone(
     start: Callable[..., Any],
 ) -> None:
     world: Replicated = await start()
@@ -205,7 +205,7 @@ async def test_one_that_hangs_is_out_of_use_at_once_and_started_again_alone(
     assert (world.pid(0), (await world.row()).restarts) == (other, 0)
 
 
-async def test_when_the_last_one_dies_while_another_starts_that_one_is_waited_for(
+async def test_starting_replica_is_waited_for_when_the_last_one_dies(
     start: Callable[..., Any],
 ) -> None:
     world: Replicated = await start()

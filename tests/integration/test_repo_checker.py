@@ -136,7 +136,7 @@ async def test_a_check_that_is_cancelled_leaves_no_process(checker: RepoChecker)
         await asyncio.sleep(0.01)
 
 
-async def test_a_list_of_files_that_is_too_long_starts_no_process(checker: RepoChecker) -> None:
+async def test_too_long_a_file_list_starts_no_process(checker: RepoChecker) -> None:
     hub = MemoryHub()
     hub.add_repo("acme/base", base_repo())
     snapshot = await hub.resolve("acme/base", None)
@@ -145,7 +145,7 @@ async def test_a_list_of_files_that_is_too_long_starts_no_process(checker: RepoC
     assert children() == []
 
 
-async def test_a_config_is_read_in_the_process_and_loses_what_is_large(
+async def test_config_is_read_in_the_process_without_large_parts(
     checker: RepoChecker,
 ) -> None:
     config = {

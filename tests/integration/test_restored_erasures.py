@@ -82,7 +82,7 @@ async def everything(database: Database) -> str:
 
 
 @SQLITE_ONLY
-async def test_an_erased_user_and_a_deleted_conversation_stay_away_after_a_restore(
+async def test_erased_users_and_deleted_conversations_stay_away_after_restore(
     world: Talking, tmp_path: Path
 ) -> None:
     settings = Settings(data_dir=tmp_path, backup_dir=tmp_path / "backups")

@@ -65,7 +65,7 @@ async def submit(http: httpx.AsyncClient, **body: Any) -> httpx.Response:
 
 
 @pytest.mark.both_databases
-async def test_the_reward_models_choice_is_sent_and_its_score_is_recorded(
+async def test_choice_and_score_of_the_reward_model_are_kept(
     database: Database,
 ) -> None:
     world = Judged(database)
@@ -144,7 +144,7 @@ async def test_a_reward_model_that_does_not_help_is_not_felt(
     assert len(warnings) == 1, "once a minute"
 
 
-async def test_a_reward_model_that_failed_again_and_again_is_left_alone(
+async def test_repeatedly_failing_reward_model_is_left_alone(
     database: Database,
 ) -> None:
     world = Judged(database)
@@ -201,7 +201,7 @@ async def test_without_any_reward_model_log_probability_chooses(database: Databa
 
 
 @pytest.mark.parametrize("whose", ["chat", "reward"])
-async def test_a_reward_model_sees_the_conversation_in_a_form_of_its_own(
+async def test_reward_model_sees_the_conversation_in_its_own_form(
     database: Database, whose: str
 ) -> None:
     form = PromptFormatter(
@@ -241,7 +241,7 @@ async def test_a_form_that_fails_is_not_felt(database: Database) -> None:
     assert world.chosen_by("fault") == 1
 
 
-async def test_a_conversation_too_long_for_the_reward_models_form_is_left_to_its_server(
+async def test_too_long_a_conversation_is_left_to_the_reward_server(
     database: Database,
 ) -> None:
     world = Judged(database)
@@ -334,7 +334,7 @@ async def test_a_reward_model_in_use_is_not_torn_down(database: Database) -> Non
 
 
 @pytest.mark.slow
-async def test_a_reward_model_is_never_assigned_shown_on_the_leaderboard_or_talked_to(
+async def test_reward_model_is_never_assigned_ranked_or_talked_to(
     database: Database,
 ) -> None:
     world = Judged(database)

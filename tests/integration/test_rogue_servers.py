@@ -50,7 +50,7 @@ async def endless_line(writer: asyncio.StreamWriter) -> None:
 
 
 @pytest.mark.parametrize("bad", [garbage, nonsense, half_a_character, early_close, endless_line])
-async def test_a_server_that_fails_before_its_first_token_is_replaced_unnoticed(
+async def test_server_failing_before_its_first_token_is_replaced_unnoticed(
     database: Database, bad: Behave
 ) -> None:
     async with (
@@ -82,7 +82,7 @@ async def test_a_server_that_stalls_is_given_up_at_the_deadline(database: Databa
         assert again.json()["content"] == "All well."
 
 
-async def test_a_server_that_streams_for_ever_ends_in_an_error_event(database: Database) -> None:
+async def test_endless_stream_ends_in_an_error_event(database: Database) -> None:
     async with rogue(endless, well) as endpoint, talking(database, endpoint) as (http, path, _):
         broken = await http.post(f"{path}/messages", json={"content": "Hello", "stream": True})
         *_, last = broken.text.strip().split("\n\n")
@@ -91,7 +91,7 @@ async def test_a_server_that_streams_for_ever_ends_in_an_error_event(database: D
         assert (await http.post(f"{path}/regenerate")).json()["content"] == "All well."
 
 
-async def test_candidates_without_end_are_read_as_far_as_an_answer_may_be_long(
+async def test_endless_candidates_are_read_up_to_the_answer_limit(
     database: Database,
 ) -> None:
     sent = 0
@@ -120,7 +120,7 @@ class Roomy(Patient):
 
 
 @pytest.mark.slow
-async def test_as_many_replies_are_chosen_among_candidates_as_users_ask_for(
+async def test_candidates_are_chosen_for_as_many_replies_as_users_ask(
     database: Database,
 ) -> None:
     asked, all_asked = 0, asyncio.Event()
@@ -223,7 +223,7 @@ NO_MESSAGES: list[tuple[bytes, int, str]] = [
 
 
 @pytest.mark.slow
-async def test_a_message_that_cannot_be_one_is_refused_in_a_sentence(
+async def test_impossible_message_is_refused_in_a_sentence(
     database: Database, subtests: pytest.Subtests
 ) -> None:
     async with rogue(well) as endpoint, talking(database, endpoint) as (http, path, _):

@@ -59,7 +59,7 @@ async def test_the_old_version_stays_until_its_replies_are_finished(world: Rolli
     assert await world.cluster.list_deployments() == [NEW]
 
 
-async def test_an_old_version_that_never_ends_is_stopped_after_the_longest_reply(
+async def test_old_version_that_never_ends_is_stopped_after_a_while(
     world: RollingWorld,
 ) -> None:
     await world.redeploy()

@@ -38,7 +38,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         yield running
 
 
-async def test_a_job_and_a_model_server_trust_the_stores_own_authority(
+async def test_job_and_model_server_trust_the_stores_own_authority(
     server: S3Server, tmp_path: Path
 ) -> None:
     store = S3Store(server.bucket())
@@ -72,7 +72,7 @@ def fetch(uri: str, url: str, **environment: str) -> subprocess.CompletedProcess
     )
 
 
-async def test_a_store_that_nobody_vouches_for_is_said_in_a_sentence(server: S3Server) -> None:
+async def test_untrusted_store_is_reported_in_one_sentence(server: S3Server) -> None:
     with pytest.raises(StoreUnreachable, match="certificate of the artifact store") as caught:
         await S3Store(server.config(ca_file=None)).check()
     assert "s3_ca_file" in str(caught.value.hint)
@@ -90,7 +90,7 @@ def test_a_ca_file_of_no_use_is_refused(tmp_path: Path, content: str, match: str
         S3Store(config)
 
 
-def test_a_bundle_that_is_longer_than_a_variable_may_be_arrives_whole(tmp_path: Path) -> None:
+def test_bundle_longer_than_a_variable_arrives_whole(tmp_path: Path) -> None:
     bundle = Certificate.make(tmp_path).certificate.read_text() + "#" * 2 * CHUNK_CHARS
     environment = as_environment(bundle)
     assert len(environment) == 3

@@ -40,7 +40,7 @@ async def refused(config: S3Config, match: str) -> None:
         assert "\n" not in told
 
 
-async def test_a_bucket_that_is_not_there_is_said_in_a_sentence(s3_server: S3Server) -> None:
+async def test_missing_bucket_is_reported_in_one_sentence(s3_server: S3Server) -> None:
     await refused(s3_server.config(), "There is no bucket guanaco-")
 
 
@@ -72,7 +72,7 @@ class _Website(BaseHTTPRequestHandler):
         return
 
 
-async def test_a_server_that_is_no_s3_server_is_said_in_a_sentence(moto: S3Server) -> None:
+async def test_server_that_is_not_s3_is_reported_in_one_sentence(moto: S3Server) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), _Website) as website:
         thread = Thread(target=website.serve_forever)
         thread.start()
@@ -83,7 +83,7 @@ async def test_a_server_that_is_no_s3_server_is_said_in_a_sentence(moto: S3Serve
         thread.join()
 
 
-def test_an_answer_that_was_cut_short_in_its_headers_is_said_in_a_sentence() -> None:
+def test_answer_cut_in_its_headers_is_reported_in_one_sentence() -> None:
     """boto3 then leaves out what it did not read, such as the length of an object."""
     with (
         pytest.raises(StoreUnreachable, match="lacks what belongs to it"),
@@ -92,7 +92,7 @@ def test_an_answer_that_was_cut_short_in_its_headers_is_said_in_a_sentence() -> 
         dict[str, int]()["ContentLength"]
 
 
-def test_an_upload_whose_answer_was_cut_short_is_said_in_a_sentence(
+def test_upload_with_a_cut_answer_is_reported_in_one_sentence(
     moto: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket = Bucket(moto.bucket())
@@ -105,7 +105,7 @@ def test_an_upload_whose_answer_was_cut_short_is_said_in_a_sentence(
 @pytest.mark.parametrize(
     "place", ["http://127.0.0.1:9", "https://127.0.0.1:9", "http://no.invalid"]
 )
-def test_a_job_that_cannot_read_its_ticket_tells_nothing_of_its_url(place: str) -> None:
+def test_job_with_an_unreadable_ticket_hides_its_url(place: str) -> None:
     signature = "0123abcd" * 8
     status, lines, errors = run(f"{place}/b/ticket.json?X-Amz-Signature={signature}")
     assert (status, lines[-1]["error"]) == (1, "store_unreachable")

@@ -48,7 +48,7 @@ async def test_the_start_names_the_operation_that_is_denied(door: Door, right: s
     assert right in str(caught.value.hint)
 
 
-async def test_the_documented_policy_has_what_the_start_tries_and_a_store_does(door: Door) -> None:
+async def test_documented_policy_covers_what_start_and_store_do(door: Door) -> None:
     config = door.server.bucket()
     store = S3Store(config)
     await store.check()

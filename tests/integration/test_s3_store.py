@@ -98,7 +98,7 @@ async def test_a_part_that_the_server_lost_is_sent_again(store: S3Store, config:
     assert journal == claimed.model_copy(update={"parts": {1: etags[1]}})
 
 
-async def test_an_upload_that_is_too_small_for_the_artifact_is_not_gone_on_with(
+async def test_upload_too_small_for_the_artifact_is_not_resumed(
     store: S3Store,
 ) -> None:
     first = await upload_of(store)
@@ -158,7 +158,7 @@ async def test_deleting_leaves_nothing_in_the_bucket(store: S3Store, config: S3C
     assert left_in(config) == []
 
 
-async def test_what_a_delete_left_that_was_cut_short_goes_as_stale(
+async def test_leftovers_of_a_cut_delete_are_removed_as_stale(
     store: S3Store, config: S3Config
 ) -> None:
     await write(await store.begin(job(), MAX_BYTES), manifest())
@@ -221,7 +221,7 @@ async def test_presigned_urls_expire_and_cannot_be_changed(s3_server: S3Server) 
         assert (await http.get(ticket_url)).status_code in (400, 403)
 
 
-async def test_a_second_platform_on_the_bucket_finds_what_the_first_published(
+async def test_second_platform_on_the_bucket_finds_published_artifacts(
     config: S3Config,
 ) -> None:
     first, second = S3Store(config), S3Store(config)

@@ -46,7 +46,7 @@ async def asleep(
     return world, http, conversation
 
 
-async def test_what_is_rated_and_idle_sleeps_until_somebody_asks_for_it(
+async def test_rated_idle_submission_sleeps_until_it_is_asked_for(
     database: Database,
 ) -> None:
     world, _, _ = await asleep(database)
@@ -65,7 +65,7 @@ async def test_a_sleeping_model_that_an_app_chooses_is_woken(database: Database)
 
 @pytest.mark.slow
 @pytest.mark.both_databases
-async def test_with_all_models_asleep_an_opening_wakes_one_and_does_not_wait(
+async def test_opening_wakes_a_sleeping_model_without_waiting(
     database: Database,
 ) -> None:
     world, http, _ = await asleep(database)
@@ -86,7 +86,7 @@ async def test_what_sleeps_is_left_asleep_while_another_is_awake(database: Datab
     assert await world.phase("acme-tiny_v1") is Phase.SLEEPING
 
 
-async def test_what_sleeps_is_woken_when_turns_wait_for_all_that_are_awake(
+async def test_sleeper_is_woken_when_turns_wait_for_all_awake(
     database: Database,
 ) -> None:
     world, http, _ = await asleep(database)
@@ -122,7 +122,7 @@ async def test_the_next_message_of_a_conversation_wakes_it(database: Database) -
     assert (await world.row("acme-tiny_v1")).restarts == 0, "waking is no crash"
 
 
-async def test_a_message_that_waits_too_long_is_told_when_to_come_again(
+async def test_message_that_waits_too_long_is_told_when_to_return(
     database: Database,
 ) -> None:
     _, http, conversation = await asleep(database, Hasty)
@@ -172,7 +172,7 @@ async def test_what_does_not_sleep_is_not_woken(database: Database) -> None:
     assert await world.phase("acme-tiny_v1") is Phase.RESTARTING
 
 
-async def test_a_new_submission_waits_is_told_why_and_gets_room_by_itself(
+async def test_new_submission_waits_knows_why_and_gets_room(
     database: Database,
 ) -> None:
     world = Scaled(database, servers=1)
@@ -190,7 +190,7 @@ async def test_a_new_submission_waits_is_told_why_and_gets_room_by_itself(
     assert world.cluster.deployments == {}, "its pipeline stage starts it"
 
 
-async def test_what_had_to_go_unrated_comes_back_when_there_is_room(database: Database) -> None:
+async def test_submission_stopped_unrated_returns_when_there_is_room(database: Database) -> None:
     world = Scaled(database, servers=1)
     await world.serve("old")
     world.clock.advance(QUIET_S)
@@ -205,7 +205,7 @@ async def test_what_had_to_go_unrated_comes_back_when_there_is_room(database: Da
 
 
 @pytest.mark.slow
-async def test_a_conversation_of_what_had_to_go_is_told_what_it_waits_for(
+async def test_conversation_of_a_stopped_submission_says_what_it_waits_for(
     database: Database,
 ) -> None:
     world = Hasty(database, servers=1)
@@ -226,7 +226,7 @@ async def _is(world: Scaled, submission_id: str, phase: Phase) -> bool:
 
 
 @pytest.mark.both_databases
-async def test_room_that_was_given_survives_a_second_wish_of_the_same_run(
+async def test_granted_room_survives_a_second_wish_of_the_run(
     database: Database,
 ) -> None:
     world = Scaled(database, servers=1)
@@ -334,7 +334,7 @@ class Peaked(Scaled):
 
 
 @pytest.mark.slow
-async def test_peaks_wake_submissions_and_raise_replicas_and_let_them_sleep_again(
+async def test_peaks_wake_submissions_and_scale_replicas_up_and_down(
     database: Database,
 ) -> None:
     world = Peaked(database, feedback_target=1)
@@ -369,7 +369,7 @@ async def test_a_floor_takes_no_room_from_a_new_submission(database: Database) -
 
 
 @pytest.mark.parametrize(("shares_addresses", "replicas"), [(True, 3), (False, 2)])
-async def test_one_address_stands_for_all_replicas_only_where_they_share_it(
+async def test_one_address_stands_for_replicas_only_where_shared(
     database: Database, shares_addresses: bool, replicas: int
 ) -> None:
     """The one that answers is busy with nine of ten; its fellow is being started."""
@@ -394,7 +394,7 @@ async def judged(database: Database, servers: int = 0) -> Scaled:
 
 
 @pytest.mark.both_databases
-async def test_a_reward_model_sleeps_after_those_who_work_with_it_and_wakes_with_them(
+async def test_reward_model_sleeps_and_wakes_with_its_users(
     database: Database,
 ) -> None:
     world = await judged(database)
@@ -423,7 +423,7 @@ async def test_a_reward_model_sleeps_after_those_who_work_with_it_and_wakes_with
     assert await world.phase("judge_v1") is Phase.READY, "nobody had to ask for it"
 
 
-async def test_a_reward_model_in_use_does_not_go_for_a_new_submission(database: Database) -> None:
+async def test_reward_model_in_use_makes_no_room(database: Database) -> None:
     world = await judged(database, servers=2)
     world.clock.advance(QUIET_S)
     await world.ask("new", "bob")

@@ -185,7 +185,7 @@ async def world(database: Database) -> Rated:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(actions=ACTIONS)
-def test_what_is_kept_step_by_step_is_what_is_counted_from_nothing(
+def test_stepwise_counts_equal_a_count_from_nothing(
     empty_database_file: str, actions: list[Action]
 ) -> None:
     async def play() -> None:
@@ -215,7 +215,7 @@ def empty_database_file(migrated_sqlite, tmp_path) -> str:  # type: ignore[no-un
     return f"sqlite+aiosqlite:///{tmp_path / 'guanaco.db'}"
 
 
-async def test_a_long_history_with_erasures_is_counted_alike_in_any_way(world: Rated) -> None:
+async def test_long_history_with_erasures_counts_alike_in_any_way(world: Rated) -> None:
     rng = random.Random(11)
     kinds = ["open", "open", "say", "regenerate", "rate", "rate", "tomorrow", "settle", "forget"]
     weights = [6, 6, 4, 2, 5, 5, 1, 2, 0.3]
@@ -290,7 +290,7 @@ async def test_what_waits_is_found_by_its_index(world: Rated) -> None:
         assert index in plan
 
 
-async def test_many_who_rate_while_two_keepers_count_are_each_counted_once(world: Rated) -> None:
+async def test_each_rating_is_counted_once_by_two_keepers(world: Rated) -> None:
     conversations = [
         await converse(
             world, world.backend, SUBMISSIONS[number % 3], f"user-{number}", [(Sender.BOT, "Ahoy!")]
@@ -338,7 +338,7 @@ async def test_an_erased_user_is_named_nowhere_and_counts_no_more(world: Rated) 
             assert "alice" not in str(users.all())
 
 
-async def test_a_new_leader_of_the_loop_ranks_what_another_has_counted(world: Rated) -> None:
+async def test_new_loop_leader_ranks_what_another_has_counted(world: Rated) -> None:
     other = World(world.database)
     other.clock = world.clock
     await rate(world, world.backend, "one_v1", "alice", True)
@@ -355,7 +355,7 @@ async def test_a_new_leader_of_the_loop_ranks_what_another_has_counted(world: Ra
     }
 
 
-async def test_erasing_ratings_by_hand_is_noticed_when_a_recount_is_asked_for(world: Rated) -> None:
+async def test_ratings_erased_by_hand_are_noticed_at_a_recount(world: Rated) -> None:
     rating = await rate(world, world.backend, "one_v1", "alice", True)
     await world.settle_all()
     async with world.database.write() as session:

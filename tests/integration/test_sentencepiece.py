@@ -105,7 +105,7 @@ def test_a_converted_tokenizer_encodes_like_sentencepiece(
     assert tokenizer.encode(TEXTS[0]).ids == [1, *ids[0]]  # <s>
 
 
-def test_the_model_server_encodes_as_the_platform_does_and_the_bytes_are_always_the_same(
+def test_model_server_and_platform_encode_alike_with_equal_bytes(
     tmp_path: Path,
 ) -> None:
     added = {"400": {"content": "<|user|>", "special": True}}

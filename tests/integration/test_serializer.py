@@ -177,7 +177,7 @@ async def test_connections_that_break_are_taken_up_where_they_broke(
     assert hub.sent_bytes < 9 * MIB
 
 
-async def test_a_hub_that_sends_whole_files_only_is_read_by_way_of_the_disk(
+async def test_hub_that_sends_whole_files_is_read_through_the_disk(
     hub: RoughHub, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from guanaco_server.demo.hub_server import _Handler

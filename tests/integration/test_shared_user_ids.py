@@ -90,7 +90,7 @@ async def test_two_developers_read_no_id_in_common(world: TwoApps) -> None:
 
 
 @pytest.mark.slow
-async def test_who_rates_too_fast_in_one_app_is_welcome_in_the_other(world: TwoApps) -> None:
+async def test_user_limited_in_one_app_is_welcome_in_another(world: TwoApps) -> None:
     for _ in range(RATINGS_PER_MINUTE):
         assert await world.rate(world.one, "17", True) == 201
     assert await world.rate(world.one, "17", True) == 429

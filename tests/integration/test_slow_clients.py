@@ -86,7 +86,7 @@ async def read_on(client: socket.socket) -> bytes:
     return bytes(received)
 
 
-async def test_a_client_that_reads_nothing_pauses_its_model_server_and_nobody_else(
+async def test_unread_stream_pauses_its_model_server_and_nobody_else(
     database: Database,
 ) -> None:
     fast, vllm = Fast(), Noting()
@@ -132,7 +132,7 @@ async def standstill(server: Fast) -> None:
         seen = server.sent
 
 
-async def test_a_client_that_reads_nothing_until_its_reply_is_over_is_hung_up_on(
+async def test_unread_reply_is_disconnected_at_its_deadline(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (

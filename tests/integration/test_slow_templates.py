@@ -65,7 +65,7 @@ async def rendered(prompts: PromptService, key: str, text: str, within_s: float 
 
 
 @pytest.mark.slow
-async def test_a_slow_templates_queue_holds_up_no_other_template_and_no_other_thread(
+async def test_slow_template_delays_no_other_template_or_thread(
     store: MemoryStore, prompts: PromptService
 ) -> None:
     await put(store, SLOW_KEY, SLOW)
@@ -79,7 +79,7 @@ async def test_a_slow_templates_queue_holds_up_no_other_template_and_no_other_th
     assert all(await asyncio.gather(*slow))
 
 
-async def test_a_prompt_that_nobody_waits_for_any_more_is_told_so_before_its_turn(
+async def test_prompt_nobody_waits_for_is_dropped_before_its_turn(
     store: MemoryStore, prompts: PromptService
 ) -> None:
     await put(store, SLOW_KEY, SLOW)

@@ -69,7 +69,7 @@ async def test_by_strengths_so_many_votes_do_it(world: Board) -> None:
         ({"submission": ""}, 422, "invalid_input"),
     ],
 )
-async def test_a_board_or_rank_that_is_not_there_is_said_to_be_so(
+async def test_missing_board_or_rank_is_reported_as_missing(
     world: Board, params: dict[str, str], status: int, code: str
 ) -> None:
     answer = await world.http_with({}).get("/leaderboard/stability", params=params)

@@ -63,7 +63,7 @@ async def world(database: Database) -> Prompts:
     return await Prompts(database).begin()
 
 
-async def test_a_version_never_changes_and_the_same_text_is_no_new_one(world: Prompts) -> None:
+async def test_version_never_changes_and_equal_text_makes_no_new_one(world: Prompts) -> None:
     first = await world.developer.get("/prompts/support/versions/1")
     assert first.json()["prompt"]["response_template"] == SHORT["response_template"]
     assert (await world.push(LONG)).json()["version"] == 2
@@ -82,7 +82,7 @@ async def test_two_pushes_at_once_get_numbers_of_their_own(world: Prompts) -> No
     assert numbers == [1, 2, 3, 4], [answer.text for answer in answers]
 
 
-async def test_a_label_moves_in_the_middle_of_a_conversation_and_back(world: Prompts) -> None:
+async def test_label_moves_in_mid_conversation_and_back(world: Prompts) -> None:
     assert (await world.served()).startswith("SHORT")
     moved = (await world.label(2)).json()
     assert (moved["version"], moved["previous"], moved["submissions"]) == (2, 1, [FOLLOWER])
@@ -197,7 +197,7 @@ async def test_an_experiment_keeps_the_version_that_its_label_named(world: Promp
     assert answer.json()["error"] == "prompt_not_found"
 
 
-async def test_a_failed_or_deleted_submission_follows_nothing_that_it_could_hold_up(
+async def test_failed_or_deleted_submission_follows_no_label(
     world: Prompts,
 ) -> None:
     async with world.database.write() as session:

@@ -124,7 +124,7 @@ async def test_of_two_that_move_a_submission_at_once_one_loses(database: Databas
     assert sorted(answer.status_code for answer in answers) == [200, 409, 409, 409]
 
 
-async def test_events_are_numbered_without_gaps_and_resume_where_they_were_left(
+async def test_events_are_numbered_without_gaps_and_resume(
     database: Database,
 ) -> None:
     world = World(database)
@@ -140,7 +140,7 @@ async def test_events_are_numbered_without_gaps_and_resume_where_they_were_left(
     assert rest == whole[7:]
 
 
-async def test_events_end_at_once_when_they_are_not_to_be_followed(database: Database) -> None:
+async def test_events_end_at_once_when_not_followed(database: Database) -> None:
     http = await World(database).http(Role.DEVELOPER)
     submission_id = (await submit(http)).json()["id"]
     answer = await http.get(f"/submissions/{submission_id}/events", params={"follow": False})
@@ -164,7 +164,7 @@ async def test_a_stale_run_cannot_publish(database: Database) -> None:
 IMPOSSIBLE_EVENT_IDS: list[str] = ["-1", "x", "2147483648", "9" * 30]
 
 
-async def test_a_last_event_id_that_none_of_ours_can_be_is_refused(
+async def test_foreign_last_event_id_is_refused(
     database: Database, subtests: pytest.Subtests
 ) -> None:
     http = await World(database).http(Role.DEVELOPER)
@@ -176,7 +176,7 @@ async def test_a_last_event_id_that_none_of_ours_can_be_is_refused(
             assert (answer.status_code, answer.json()["error"]) == (422, "invalid_input")
 
 
-async def test_a_follower_gets_each_event_as_it_comes_and_ends_with_the_run(
+async def test_follower_gets_events_live_and_ends_with_the_run(
     database: Database,
 ) -> None:
     world = World(database)
@@ -200,7 +200,7 @@ async def test_a_follower_gets_each_event_as_it_comes_and_ends_with_the_run(
 
 
 @pytest.mark.slow
-async def test_a_deactivated_submission_gets_no_new_conversation_but_keeps_its_own(
+async def test_deactivated_submission_keeps_its_conversations_but_gets_no_new(
     database: Database,
 ) -> None:
     world = World(database)
@@ -229,7 +229,7 @@ async def test_a_deactivated_submission_gets_no_new_conversation_but_keeps_its_o
 
 
 @pytest.mark.slow
-async def test_a_submission_that_is_torn_down_is_withdrawn_and_its_conversations_end(
+async def test_torn_down_submission_is_withdrawn_and_its_conversations_end(
     database: Database,
 ) -> None:
     world = World(database)

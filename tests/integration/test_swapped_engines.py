@@ -51,7 +51,7 @@ async def has_ended(each: Servers, name: str) -> bool:
     return state is not None and state.phase is ReplicaPhase.EXITED
 
 
-async def test_after_a_swap_the_replies_are_those_of_a_fresh_server(tmp_path: Path) -> None:
+async def test_replies_after_a_swap_equal_those_of_a_fresh_server(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "artifacts")
     texts = await make_artifacts(tmp_path, store)
     async with servers(tmp_path, PYTHON, store) as each:

@@ -261,7 +261,7 @@ async def test_a_server_with_open_replies_is_waited_for(database: Database, tmp_
     assert world.deployments.replicas(SECOND) == (endpoint,)
 
 
-async def test_a_swap_that_a_killed_platform_began_is_ended_by_the_next(
+async def test_swap_of_a_killed_platform_is_finished_by_the_next(
     database: Database, tmp_path: Path
 ) -> None:
     world = Hot(database)
@@ -292,7 +292,7 @@ async def take(world: Hot) -> tuple[Deployment, str | None]:
     return taken, await takeover.swap(taken)
 
 
-async def test_a_new_submission_takes_over_a_hot_server_of_its_shape(
+async def test_new_submission_takes_over_a_hot_server_of_its_shape(
     database: Database, tmp_path: Path
 ) -> None:
     world = Hot(database)
@@ -330,7 +330,7 @@ async def test_a_server_that_a_new_submission_cannot_swap_is_stopped(
     assert world.cluster.deployments == {}
 
 
-async def test_a_take_over_that_a_killed_platform_began_is_ended_by_its_stage(
+async def test_takeover_of_a_killed_platform_is_finished_by_its_stage(
     database: Database, tmp_path: Path
 ) -> None:
     world = Hot(database)
@@ -387,7 +387,7 @@ def test_a_shape_is_all_but_the_numbers(tmp_path: Path) -> None:
         ({}, None, "architecture"),
     ],
 )  # fmt: skip
-def test_what_is_not_known_to_be_right_is_refused_by_name(
+def test_untested_shapes_are_refused_by_name(
     config: dict[str, object], quantization: str | None, names: str
 ) -> None:
     assert names in (swap_refusal(config, quantization) or "")

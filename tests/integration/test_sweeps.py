@@ -91,7 +91,7 @@ async def test_only_its_developer_and_admins_see_it(world: Limited) -> None:
     assert (await admin.get(f"/sweeps/{sweep}")).status_code == 200
 
 
-async def test_what_is_done_with_a_sweep_is_done_with_all_that_it_fits(world: Limited) -> None:
+async def test_action_on_a_sweep_applies_to_every_fitting_variant(world: Limited) -> None:
     http = await world.http(Role.DEVELOPER)
     sweep = (await enter(http, request())).json()["id"]
     async with world.database.write() as session:

@@ -64,7 +64,7 @@ def test_a_hostile_template_is_refused_and_the_next_one_served(
     assert process.render([HELLO]) == ["Hello Sam"]
 
 
-def test_a_template_that_took_too_many_steps_is_refused_for_a_while(
+def test_template_with_too_many_steps_is_refused_for_a_while(
     process: TemplateProcess,
 ) -> None:
     endless = Job(

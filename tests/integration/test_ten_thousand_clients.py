@@ -41,7 +41,7 @@ def client_count() -> Iterator[int]:
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
-async def test_of_ten_thousand_clients_each_that_talks_is_answered_or_told_to_come_again(
+async def test_each_of_ten_thousand_clients_is_answered_or_told_when(
     database: Database, client_count: int
 ) -> None:
     async with (

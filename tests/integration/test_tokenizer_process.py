@@ -97,7 +97,7 @@ def is_tokenizer(process: psutil.Process) -> bool:
         return False
 
 
-async def test_texts_are_counted_in_the_order_in_which_they_were_asked(
+async def test_texts_are_counted_in_the_order_asked(
     tokenizers: Tokenizers,
 ) -> None:
     asked = [tokenizers.counts("good", ["a " * n, "a"]) for n in range(50)]
@@ -128,7 +128,7 @@ async def test_a_good_tokenizer_is_tried_once(
     assert await tokenizers.examine(in_pieces(content({}))) is facts
 
 
-async def test_a_file_is_sent_on_in_pieces_and_only_whole_ones_count(
+async def test_file_is_passed_on_in_pieces_and_must_be_whole(
     tokenizers: Tokenizers,
 ) -> None:
     words = content(
@@ -174,7 +174,7 @@ async def test_who_chats_does_not_wait_for_a_trial(tokenizers: Tokenizers) -> No
     assert (await trial).entries == 2
 
 
-async def test_a_text_that_ends_the_process_fails_alone_and_the_next_is_counted(
+async def test_text_that_kills_the_process_fails_alone(
     tokenizers: Tokenizers, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files.by_key["slow"] = content(HOSTILE["quadratic"])
@@ -188,7 +188,7 @@ async def test_a_text_that_ends_the_process_fails_alone_and_the_next_is_counted(
     assert "CPU time" in bad.detail
 
 
-async def test_a_tokenizer_that_keeps_dying_is_left_alone_for_a_while(
+async def test_tokenizer_that_keeps_dying_is_left_alone_for_a_while(
     tokenizers: Tokenizers,
 ) -> None:
     for _ in range(MAX_DEATHS):
@@ -207,7 +207,7 @@ async def test_a_tokenizer_that_keeps_dying_is_left_alone_for_a_while(
         await tokenizers.counts("good", ["a"])
 
 
-async def test_a_file_that_is_no_tokenizer_fails_conversations_with_a_sentence(
+async def test_file_that_is_no_tokenizer_fails_conversations_with_a_sentence(
     tokenizers: Tokenizers, files: Files
 ) -> None:
     files.by_key["bad"] = b"{}"

@@ -77,7 +77,7 @@ def roots(spans: list[ReceivedSpan]) -> list[ReceivedSpan]:
     return [span for span in spans if span.parent_id in ("", PARENT)]
 
 
-async def test_a_turn_is_one_tree_from_the_app_to_the_model_server(
+async def test_turn_is_one_trace_from_app_to_model_server(
     database: Database, receiver: OtlpReceiver
 ) -> None:
     async with conversation(database, receiver.url) as (http, path, model, _):
@@ -129,7 +129,7 @@ async def test_no_span_tells_what_was_said_or_by_whom(
         assert secret.encode() not in sent
 
 
-async def test_what_is_not_sampled_is_not_sent_and_the_model_server_is_told(
+async def test_unsampled_trace_is_not_sent_and_the_server_knows(
     database: Database, receiver: OtlpReceiver
 ) -> None:
     async with conversation(database, receiver.url) as (http, path, model, _):

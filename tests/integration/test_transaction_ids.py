@@ -69,7 +69,7 @@ def test_no_day_is_left_when_every_id_is_used() -> None:
     assert gauges(FIRST, last).days_left == 0
 
 
-async def test_a_server_is_asked_for_its_ids_and_sqlite_has_none(database: Database) -> None:
+async def test_server_reports_its_ids_and_sqlite_has_none(database: Database) -> None:
     metrics = Metrics()
     clock = FixedClock()
     census = TransactionIdCensus(database, metrics, clock)

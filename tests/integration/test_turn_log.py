@@ -129,7 +129,7 @@ async def test_no_acknowledged_turn_is_lost_when_the_database_is_killed(
 
 
 @pytest.mark.parametrize("what", ["a number", "a text"])
-async def test_a_turn_that_cannot_be_stored_fails_alone_and_at_once(
+async def test_turn_that_cannot_be_stored_fails_alone_at_once(
     database: Database, what: str
 ) -> None:
     await prepared(database)

@@ -122,7 +122,7 @@ async def test_a_gateway_that_stops_gives_its_places_back_at_once(database: Data
     assert len(await asyncio.gather(*(other.ask() for _ in range(8)))) == 8
 
 
-async def test_a_turn_that_waits_too_long_is_refused_with_a_time_to_try_again(
+async def test_turn_that_waits_too_long_is_refused_with_retry_time(
     database: Database,
 ) -> None:
     go_on = asyncio.Event()
@@ -232,7 +232,7 @@ async def test_gateways_share_an_engine_by_submission(database: Database) -> Non
         turn.cancel()
 
 
-async def test_places_that_a_gateway_of_the_version_before_holds_for_a_sibling_count(
+async def test_places_held_by_an_older_gateway_for_a_sibling_count(
     database: Database,
 ) -> None:
     world = await measured(database, 8)

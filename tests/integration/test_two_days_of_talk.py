@@ -30,7 +30,7 @@ DAY_S = 86_400
 
 
 @pytest.mark.slow
-async def test_a_fact_of_turn_3_is_in_the_prompt_of_turn_400(database: Database) -> None:
+async def test_fact_of_turn_3_is_in_prompt_of_turn_400(database: Database) -> None:
     world = World(database, Script(("Aye, aye.",)))
     ada = await world.account(Role.DEVELOPER, "ada")
     developer = await world.http(Role.DEVELOPER, "ada")

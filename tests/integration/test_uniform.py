@@ -54,7 +54,7 @@ async def test_without_a_seed_no_decision_is_known(world: Assigning) -> None:
     assert (found["conversations"], found["rows"]) == (0, [])
 
 
-async def test_only_an_admin_may_ask_and_only_of_a_competition_that_is_there(
+async def test_only_an_admin_may_ask_about_an_existing_competition(
     world: Assigning,
 ) -> None:
     developer, admin = await world.http(Role.DEVELOPER), await world.http(Role.ADMIN)

@@ -80,7 +80,7 @@ async def test_by_strengths_the_intervals_say_it(world: Board, rule: RankingRule
     assert found["pairs"][0]["votes"] is None
 
 
-async def test_an_empty_board_has_no_verdict_and_no_board_is_not_found(world: Board) -> None:
+async def test_empty_board_has_no_verdict_and_missing_board_is_404(world: Board) -> None:
     await world.competitions.put(
         "autumn",
         CompetitionRequest.model_validate({"name": "Autumn", "starts_at": "2000-01-01T00:00:00Z"}),
@@ -187,7 +187,7 @@ async def test_two_are_compared_side_by_side(world: Board) -> None:
         assert "<h1" in answer.text
 
 
-async def test_the_variants_of_a_sweep_are_one_row_on_the_board(world: Board) -> None:
+async def test_variants_of_a_sweep_are_one_row_on_the_board(world: Board) -> None:
     async with world.database.write() as session:
         for name in (NEAR, BAD):
             row = await session.get(SubmissionRow, name)

@@ -62,7 +62,7 @@ async def test_a_stream_nested_without_end_is_a_fault(line: bytes) -> None:
                 pass
 
 
-async def test_all_candidates_are_scored_in_one_request_as_logits_cut_from_the_left() -> None:
+async def test_candidates_are_scored_in_one_request_cut_from_the_left() -> None:
     asked: list[dict[str, Any]] = []
     data = [{"index": 0, "probs": [1.5]}, {"index": 1, "probs": [-2]}]
 
@@ -113,7 +113,7 @@ async def test_a_load_that_is_refused_is_a_fault() -> None:
             await vllm.load(endpoint)
 
 
-async def test_an_answer_without_end_is_read_as_far_as_an_answer_may_be_long() -> None:
+async def test_endless_answer_is_read_up_to_its_limit() -> None:
     async def endless() -> AsyncIterator[bytes]:
         while True:
             yield b"x" * 65_536

@@ -54,14 +54,14 @@ async def fault(content: bytes, status: int = 200) -> str:
     return str(caught.value)
 
 
-async def test_a_reply_comes_in_pieces_and_ends_with_its_token_counts() -> None:
+async def test_reply_comes_in_pieces_and_ends_with_token_counts() -> None:
     body = events(piece("Hello"), piece(" you", "stop"), USAGE, "[DONE]")
     assert await chunks(lambda _: httpx.Response(200, content=body)) == [
         Chunk(("Hello", " you"), "stop", 3, 2)
     ]
 
 
-async def test_what_arrives_apart_comes_apart_also_when_a_character_is_cut_in_two() -> None:
+async def test_separate_pieces_stay_separate_even_within_a_character() -> None:
     async def pieces() -> AsyncIterator[bytes]:
         whole = events(piece("Hä"), piece("llo", "stop"), USAGE).replace(b"\\u00e4", "ä".encode())
         for cut in range(len(whole)):
@@ -105,7 +105,7 @@ async def test_tokens_come_with_their_logprobs_and_nan_as_nan() -> None:
     assert asked[0]["logprobs"] == 0
 
 
-def test_tokens_without_a_text_are_not_lost_when_they_come_alone() -> None:
+def test_tokens_without_text_are_not_lost_when_alone() -> None:
     silent = piece("")
     silent["choices"][0]["logprobs"] = {"tokens": [""], "token_logprobs": [None]}
     chunk = StreamReader(max_output_tokens=16).feed(events(silent))
@@ -162,7 +162,7 @@ async def test_every_generation_parameter_reaches_vllm() -> None:
     ]
 
 
-async def test_of_several_candidates_the_one_with_the_highest_mean_logprob_is_given() -> None:
+async def test_candidate_with_the_highest_mean_logprob_is_chosen() -> None:
     def candidate(text: str, *logprobs: float) -> dict[str, Any]:
         return {"text": text, "finish_reason": "stop", "logprobs": {"token_logprobs": logprobs}}
 
@@ -182,7 +182,7 @@ async def test_of_several_candidates_the_one_with_the_highest_mean_logprob_is_gi
     assert "stream" not in asked[0]
 
 
-async def test_greedy_candidates_would_all_be_the_same_so_one_is_asked_for() -> None:
+async def test_greedy_sampling_asks_for_one_candidate() -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         assert "n" not in json.loads(request.content)
         return httpx.Response(200, content=events(piece("x", "stop"), USAGE))
@@ -291,7 +291,7 @@ async def test_closing_closes_also_a_connection_whose_answer_does_not_end(
         assert await happens(30, closed)
 
 
-async def test_a_health_page_says_what_is_held_and_may_not_be_endless() -> None:
+async def test_health_page_names_what_is_held_and_is_bounded() -> None:
     held = "a" * 64
 
     def health(_: httpx.Request) -> httpx.Response:

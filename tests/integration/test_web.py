@@ -79,7 +79,7 @@ async def test_signing_in_leads_to_a_page_of_ours_only(world: WebWorld, place: s
 
 
 @pytest.mark.both_databases
-async def test_a_revoked_key_and_time_and_signing_out_end_a_session(world: WebWorld) -> None:
+async def test_session_ends_by_revoked_key_time_or_signing_out(world: WebWorld) -> None:
     ada, bob, eve = [await signed_in(world, Role.DEVELOPER, name) for name in ("ada", "bob", "eve")]
     kept = eve.cookies[SESSION_COOKIE]
     assert (await send(eve, "/signout")).headers["location"] == "/"
@@ -195,7 +195,7 @@ async def test_a_page_offers_what_the_lifecycle_allows_and_does_it(world: WebWor
 
 
 @pytest.mark.both_databases
-async def test_a_model_is_submitted_once_by_a_form_and_mistakes_come_back_in_it(
+async def test_form_submits_a_model_once_and_returns_mistakes(
     world: WebWorld,
 ) -> None:
     ada = await signed_in(world, Role.DEVELOPER, "ada")
@@ -269,7 +269,7 @@ async def test_people_get_pages_and_programs_get_json(world: WebWorld) -> None:
 
 
 @pytest.mark.slow
-async def test_the_reference_lists_every_call_of_the_api_and_no_page(world: WebWorld) -> None:
+async def test_reference_lists_every_api_call_and_no_page(world: WebWorld) -> None:
     page = (await browser(world).get("/docs")).text
     for route in api_routes(world.app.routes):
         is_listed = any(
@@ -470,7 +470,7 @@ async def test_pages_are_compressed_where_that_tells_no_secret(world: WebWorld) 
         ("rating=both", "rating", "It is up or down."),
     ],
 )
-async def test_a_filter_that_makes_no_sense_is_told_at_its_field_and_given_back(
+async def test_senseless_filter_is_reported_at_its_field_and_kept(
     world: WebWorld, query: str, field: str, sentence: str
 ) -> None:
     submission_id = await world.model("Llama Bard", "ada")

@@ -97,7 +97,7 @@ async def wrong_keys(client: httpx.AsyncClient, times: int) -> int:
     return answers[-1].status_code
 
 
-async def test_behind_a_trusted_proxy_one_visitors_wrong_keys_lock_out_nobody_else(
+async def test_wrong_keys_behind_a_proxy_lock_out_one_visitor_only(
     database: Database,
 ) -> None:
     world = ProxiedWorld(database)
@@ -107,7 +107,7 @@ async def test_behind_a_trusted_proxy_one_visitors_wrong_keys_lock_out_nobody_el
     assert await wrong_keys(spoofed, 1) == 429, "only what the proxy itself added counts"
 
 
-async def test_the_word_of_a_stranger_for_an_address_is_not_taken(database: Database) -> None:
+async def test_forwarded_address_of_a_stranger_is_not_trusted(database: Database) -> None:
     world = ProxiedWorld(database)
     assert await wrong_keys(through(world, "198.51.100.1", "203.0.113.7"), 11) == 429
     assert await wrong_keys(through(world, "198.51.100.1", "203.0.113.8"), 1) == 429

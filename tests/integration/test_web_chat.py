@@ -50,7 +50,7 @@ async def test_nothing_is_stored_of_a_beta_user_before_she_agrees(world: WebWorl
     assert {"HttpOnly", "Path=/chat"} <= set(agreed.headers["set-cookie"].split("; "))
 
 
-async def test_one_network_gets_so_many_votes_a_day_and_no_more(world: WebWorld) -> None:
+async def test_one_network_has_a_daily_limit_of_votes(world: WebWorld) -> None:
     def of(address: str) -> httpx.AsyncClient:
         return httpx.AsyncClient(
             transport=httpx.ASGITransport(world.app, client=(address, 1)),
@@ -205,7 +205,7 @@ async def test_a_reply_that_another_process_writes_is_stopped_too(
     assert [piece async for piece in again.follow()][-1].text == "Ahoy, there", "the order is over"
 
 
-async def test_a_reply_that_has_not_begun_is_not_written_and_can_be_asked_for_again(
+async def test_unstarted_reply_is_not_stored_and_can_be_repeated(
     world: WebWorld,
 ) -> None:
     await world.publish(await world.account(Role.DEVELOPER, "ada"))
@@ -292,7 +292,7 @@ async def with_battles(world: WebWorld, *names: str) -> None:
     await world.routing.refresh()
 
 
-async def test_two_answers_are_compared_blindly_and_the_better_one_goes_on(world: WebWorld) -> None:
+async def test_two_answers_are_compared_blindly_and_the_better_continues(world: WebWorld) -> None:
     world.model_server.scripts = [Script(("Left words.",)), Script(("Right words.",))]
     await with_battles(world, "secret-one_v1", "secret-two_v1")
     client, path = await chatting(world)

@@ -51,7 +51,7 @@ async def talk_and_rate(world: WebWorld) -> tuple[str, str, str]:
     return cookie, hash_of(cookie)[:USER_CHARS], path.removeprefix("/chat/")
 
 
-async def test_no_row_of_any_table_leads_back_to_an_erased_visitor(world: WebWorld) -> None:
+async def test_no_row_of_any_table_leads_to_an_erased_visitor(world: WebWorld) -> None:
     api = await world.http(Role.ADMIN, "root")
     assert (await api.post("/experiments", json=EXPERIMENT)).status_code == 201
     started = await api.post("/experiments/warmth/start")
@@ -97,7 +97,7 @@ async def test_a_visitor_who_never_talked_is_erased_too(world: WebWorld) -> None
         assert await holders(world.database, her) == left
 
 
-async def test_a_conversation_that_is_opened_during_an_erasure_does_not_survive_it(
+async def test_conversation_opened_during_an_erasure_does_not_survive_it(
     world: WebWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = await agreed(world)

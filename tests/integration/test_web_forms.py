@@ -63,7 +63,7 @@ async def test_another_sites_form_is_not_kept(world: WebWorld) -> None:
     assert "Grey Wolf" not in answer.text
 
 
-async def test_a_form_of_an_older_session_is_shown_again_and_not_sent(world: WebWorld) -> None:
+async def test_form_of_an_older_session_is_shown_again_unsent(world: WebWorld) -> None:
     ada = await signed_in(world, Role.DEVELOPER, "ada")
     fields = FORM | {"form_token": await token(ada, "/submissions/new")}
     newer = await signed_in(world, Role.DEVELOPER, "ada")

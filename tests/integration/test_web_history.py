@@ -121,7 +121,7 @@ async def test_shared_ranks_are_marked_and_not_highlighted(database: Database) -
 
 
 @pytest.mark.slow
-async def test_of_a_long_time_a_point_a_day_is_drawn_and_the_newest(database: Database) -> None:
+async def test_long_history_draws_a_point_a_day_and_the_newest(database: Database) -> None:
     world = await rated(database)
     kept = await world.scores.history.of("acme-tiny_v1")
     hours = [

@@ -24,7 +24,7 @@ def world(database: Database) -> WebWorld:
     return LimitedWorld(database)
 
 
-async def test_a_developer_sees_what_is_used_and_when_more_is_possible(world: WebWorld) -> None:
+async def test_developer_sees_their_usage_and_when_more_is_possible(world: WebWorld) -> None:
     ada = await signed_in(world, Role.DEVELOPER, "ada")
     page = (await ada.get("/quota")).text
     assert "Submissions and redeploys within an hour" in page
@@ -55,7 +55,7 @@ async def test_an_admin_lifts_a_developers_limits_and_takes_it_back(world: WebWo
 
 
 @pytest.mark.parametrize("wrong", ["-1", "lots", "1e400", "nan"])
-async def test_a_limit_that_is_no_number_is_said_beside_its_field(
+async def test_limit_that_is_no_number_is_reported_at_its_field(
     world: WebWorld, wrong: str
 ) -> None:
     await signed_in(world, Role.DEVELOPER, "ada")
@@ -66,7 +66,7 @@ async def test_a_limit_that_is_no_number_is_said_beside_its_field(
         assert f'id="{field}-problem"' in answer.text
 
 
-async def test_only_admins_see_and_set_accounts_and_unknown_ones_are_404(world: WebWorld) -> None:
+async def test_only_admins_see_accounts_and_unknown_ones_are_404(world: WebWorld) -> None:
     ada = await signed_in(world, Role.DEVELOPER, "ada")
     assert (await ada.get(ACCOUNT)).status_code == 403
     assert (await send(ada, ACCOUNT, {"live": "0"})).status_code == 403
@@ -74,7 +74,7 @@ async def test_only_admins_see_and_set_accounts_and_unknown_ones_are_404(world: 
     assert (await root.get("/admin/accounts/nobody")).status_code == 404
 
 
-async def test_a_hub_token_of_a_form_is_stored_encrypted_and_never_shown(world: WebWorld) -> None:
+async def test_hub_token_of_a_form_is_encrypted_and_never_shown(world: WebWorld) -> None:
     ada = await signed_in(world, Role.DEVELOPER, "ada")
     form = (await ada.get("/submissions/new")).text
     assert 'name="hub_token" type="password"' in form

@@ -44,7 +44,7 @@ def figures(page: str) -> dict[str, list[str]]:
     }
 
 
-async def test_a_submissions_page_shows_every_metric_and_how_sure_it_is(world: WebWorld) -> None:
+async def test_submission_page_shows_every_metric_with_its_certainty(world: WebWorld) -> None:
     await world.publish(await world.account(Role.DEVELOPER, "ada"), "ada-model_v1")
     ada = await signed_in(world, Role.DEVELOPER, "ada")
     path = "/submissions/ada-model_v1"

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.both_databases, pytest.mark.slow]
 SENDER = Path(__file__).parents[1] / "fixtures" / "webhook_sender.py"
 
 
-async def test_nothing_is_lost_when_the_sender_is_killed_while_it_sends(
+async def test_nothing_is_lost_when_the_sender_is_killed_midway(
     database: Database, database_url: str
 ) -> None:
     world = World(database)

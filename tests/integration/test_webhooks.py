@@ -97,9 +97,7 @@ async def test_the_secret_is_shown_once_and_signs_every_delivery(
     assert message.headers["content-type"] == "application/json"
 
 
-async def test_it_tells_of_what_happens_after_it_was_set_each_once(
-    world: Telling, receiver: Receiver
-) -> None:
+async def test_webhook_reports_each_later_event_once(world: Telling, receiver: Receiver) -> None:
     await world.run_pipeline()
     await world.rate(3)
     http, _ = await put(world, receiver.url, feedback_every=2)
@@ -184,13 +182,13 @@ async def test_two_processes_that_look_at_once_write_one_delivery(
         ),
     ],
 )
-async def test_a_receiver_that_fails_is_tried_again_under_the_same_id(
+async def test_failing_receiver_is_retried_under_the_same_id(
     world: Telling, answer: int | str, result: str
 ) -> None:
     await is_tried_again(world, answer, result)
 
 
-async def test_a_receiver_that_hangs_is_tried_again_under_the_same_id(database: Database) -> None:
+async def test_hanging_receiver_is_retried_under_the_same_id(database: Database) -> None:
     world = Hasty(database)
     await world.publish(await world.account(Role.DEVELOPER, "ada"), ID)
     await is_tried_again(world, "hang", "no answer within 2 s")
@@ -226,7 +224,7 @@ async def test_an_endless_answer_is_not_read(world: Telling) -> None:
 
 
 @pytest.mark.both_databases
-async def test_after_a_day_of_failures_it_is_given_up_and_that_is_visible(world: Telling) -> None:
+async def test_receiver_failing_for_a_day_is_visibly_given_up(world: Telling) -> None:
     async with receiving(503) as receiver:
         http, _ = await put(world, receiver.url)
         await http.post("/webhook/test")
@@ -286,7 +284,7 @@ async def test_what_a_dead_process_held_is_due_again(world: Telling, receiver: R
 
 
 @pytest.mark.both_databases
-async def test_a_rotated_secret_signs_beside_the_old_one_for_a_day(
+async def test_rotated_secret_signs_beside_the_old_for_a_day(
     world: Telling, receiver: Receiver
 ) -> None:
     http, old = await put(world, receiver.url)

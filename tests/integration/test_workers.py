@@ -86,7 +86,7 @@ async def test_a_worker_that_beats_is_left_alone(
     assert [worker.taken_over for worker in workers] == [[], [], []]
 
 
-async def test_a_worker_that_was_given_up_ends_at_its_next_beat(
+async def test_worker_given_up_by_others_ends_at_its_next_beat(
     workers: Sequence[Worker], clock: FixedClock
 ) -> None:
     slow, other, _ = workers
@@ -99,7 +99,7 @@ async def test_a_worker_that_was_given_up_ends_at_its_next_beat(
         await slow.heartbeat.pulse()
 
 
-async def test_a_worker_does_not_give_itself_up_when_its_clock_is_set(
+async def test_worker_survives_a_change_of_its_clock(
     workers: Sequence[Worker], clock: FixedClock
 ) -> None:
     """Or when it is held up between its beat and its look at the others."""
@@ -112,7 +112,7 @@ async def test_a_worker_does_not_give_itself_up_when_its_clock_is_set(
     assert alone.taken_over == []
 
 
-async def test_a_worker_that_comes_back_waits_until_its_work_was_taken_over(
+async def test_returning_worker_waits_until_its_work_was_taken_over(
     workers: Sequence[Worker], clock: FixedClock
 ) -> None:
     dead, heir, _ = workers
@@ -125,7 +125,7 @@ async def test_a_worker_that_comes_back_waits_until_its_work_was_taken_over(
     assert await dead.service.enter()
 
 
-async def test_a_worker_that_stays_away_is_claimed_again_and_forgotten_in_the_end(
+async def test_absent_worker_is_claimed_again_and_finally_forgotten(
     workers: Sequence[Worker], clock: FixedClock
 ) -> None:
     dead, heir, _ = workers
@@ -151,7 +151,7 @@ async def test_a_survivor_that_dies_while_taking_over_is_succeeded(
     assert await second.service.claim("a")
 
 
-async def test_of_all_workers_one_is_on_duty_and_another_when_it_ends(
+async def test_one_worker_is_on_duty_and_another_succeeds_it(
     workers: Sequence[Worker],
 ) -> None:
     first, second, _ = workers
@@ -196,7 +196,7 @@ async def test_a_lease_is_held_by_one_at_a_time(workers: Sequence[Worker]) -> No
     assert most == 1
 
 
-async def test_work_that_is_done_stays_done_although_its_lease_cannot_be_released(
+async def test_finished_work_stays_finished_when_its_lease_cannot_be_released(
     workers: Sequence[Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(_name: str) -> None:

@@ -103,7 +103,7 @@ async def test_what_makes_room_still_serves_while_it_has_traffic(database: Datab
     assert await world.awake() == {"leader", "behind"}
 
 
-async def test_a_change_that_costs_more_than_it_brings_is_not_made(database: Database) -> None:
+async def test_change_that_costs_more_than_it_brings_is_not_made(database: Database) -> None:
     world = ByWorth(database, servers=2)
     votes = {"leader": (700, 300), "second": (650, 350), "third": (640, 360)}
     await world.begin("third", "leader", "second", **votes)

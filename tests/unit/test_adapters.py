@@ -70,12 +70,12 @@ async def test_a_full_model_has_no_adapter_and_no_base() -> None:
     assert await resolve_base(hub, snapshot) is None
 
 
-async def test_a_full_model_with_an_adapter_beside_it_is_a_full_model() -> None:
+async def test_full_model_beside_an_adapter_is_a_full_model() -> None:
     model = await check(base_repo() | adapter_repo())
     assert model.adapter is None
 
 
-async def test_a_config_that_a_trainer_left_beside_an_adapter_makes_no_model() -> None:
+async def test_trainers_config_beside_an_adapter_makes_no_model() -> None:
     model = await check(adapter_repo() | {"config.json": b"{}"})
     assert model.adapter is not None
 
@@ -187,7 +187,7 @@ def half(letter: str) -> dict[str, tuple[int, ...]]:
         (adapter_repo() | {"tokenizer_config.json": b'{"auto_map": {}}'}, errors.RemoteCode, "auto_map"),
     ],
 )  # fmt: skip
-async def test_an_adapter_that_cannot_be_merged_is_refused_with_what_is_wrong(
+async def test_unmergeable_adapter_is_refused_with_the_reason(
     files: Files, kind: type[errors.SubmissionFailure] | None, says: str
 ) -> None:
     if kind is None:
@@ -243,7 +243,7 @@ async def test_an_adapter_larger_than_a_model_may_be_is_refused() -> None:
         await check(adapter, wide, max_parameters=100, max_weight_bytes=300)
 
 
-async def test_an_adapters_tokenizer_has_no_more_entries_than_the_base_has_rows() -> None:
+async def test_adapter_tokenizer_has_no_more_entries_than_base_rows() -> None:
     model = await check(adapter_repo() | {"tokenizer.json": b"{}"})
     require_rows(32, model)
     with pytest.raises(errors.UnsupportedTokenizer, match=r"33 entries.*only 32"):

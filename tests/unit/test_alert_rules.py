@@ -165,7 +165,7 @@ def test_the_error_budget_is_what_may_fail_within_thirty_days() -> None:
 
 
 @pytest.mark.parametrize("kind", [AlertMessageKind.FIRING, AlertMessageKind.RESOLVED])
-def test_a_message_has_slacks_form_and_no_link_of_its_own(kind: AlertMessageKind) -> None:
+def test_message_has_slacks_form_and_no_injected_link(kind: AlertMessageKind) -> None:
     body = alert_body(
         kind,
         AlertName.DAILY_SPEND,

@@ -60,7 +60,7 @@ entries_strategy = st.lists(
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=40, deadline=None)
 @given(entries=entries_strategy, data=st.data())
-async def test_nobody_gets_what_is_full_or_what_they_had_while_others_wait(
+async def test_full_or_repeated_submissions_wait_while_others_are_free(
     kind: AssignmentKind, entries: list[Entry], data: st.DataObject
 ) -> None:
     names = [one.id for one in entries]
@@ -101,7 +101,7 @@ async def test_without_entries_there_is_nothing_to_choose(kind: AssignmentKind) 
     assert (await pool_of(snapshot(kind, []))).choose(1, "key") is None
 
 
-def test_another_key_or_seed_gives_other_draws_and_they_are_uniform() -> None:
+def test_other_key_or_seed_gives_other_uniform_draws() -> None:
     numbers = [next(draws(1, f"key {number}")) for number in range(4_000)]
     assert len(set(numbers)) == len(numbers)
     assert all(0 <= number < 1 for number in numbers)
@@ -133,14 +133,14 @@ def newest(entries: Sequence[Entry], until: int, *barred: str) -> str | None:
     return NewestFirst(entries, until).choose(draws(1, ""), set(barred))
 
 
-def test_newest_first_until_it_has_its_ratings_then_the_next_newest() -> None:
+def test_newest_submission_comes_first_until_it_has_its_ratings() -> None:
     entries = [entry("new", 1, up=3), entry("older", 2, up=1), entry("oldest", 3)]
     assert newest(entries, 4) == "new"
     assert newest(entries, 3) == "older"
     assert newest(entries, 3, "older") == "oldest"
 
 
-def test_when_all_have_their_ratings_the_one_with_the_fewest_is_next() -> None:
+def test_fewest_ratings_come_next_when_all_have_theirs() -> None:
     entries = [entry("new", 1, up=9), entry("older", 2, up=5, down=2), entry("oldest", 3, down=8)]
     assert newest(entries, 5) == "older"
 
@@ -177,7 +177,7 @@ async def test_equals_share_alike_and_many_ratings_make_sure() -> None:
     assert (await Posterior().best_probabilities([(9_000, 1_000), (8_000, 2_000)]))[0] > 0.999
 
 
-async def test_top_two_takes_the_second_best_in_half_of_the_choices() -> None:
+async def test_top_two_takes_the_second_best_half_the_time() -> None:
     assert top_two([1.0]) == [1.0]
     sure = top_two([1 - 1e-9, 9e-10, 1e-10])
     assert sure == pytest.approx([0.5, 0.45, 0.05], abs=1e-6)

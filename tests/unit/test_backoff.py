@@ -24,7 +24,7 @@ def test_the_first_actions_are_free_and_the_others_ever_rarer() -> None:
     assert LONGEST_DELAY_S <= max(gaps) <= LONGEST_DELAY_S + 1
 
 
-def test_a_deployment_that_was_left_alone_starts_anew_and_others_are_not_slowed() -> None:
+def test_deployment_left_alone_restarts_and_others_are_not_slowed() -> None:
     clock = FixedClock()
     pace = Backoff(clock)
     while pace.allows("m"):

@@ -56,7 +56,7 @@ def content(upload: UploadedCard) -> Any:
     [(V1, CardSpec.V1, "chara"), (V2, CardSpec.V2, "chara"), (V3, CardSpec.V3, "ccv3")],
     ids=("v1", "v2", "v3"),
 )
-def test_a_card_comes_back_from_json_and_png_as_it_was(
+def test_card_survives_json_and_png_unchanged(
     card: dict[str, Any], spec: CardSpec, keyword: str
 ) -> None:
     for upload in (read(card), read(card_png(card, keyword)), read(write_png(read(card)))):
@@ -77,7 +77,7 @@ def test_a_v3_card_comes_back_from_charx_with_its_files() -> None:
 
 
 @pytest.mark.parametrize("card", [V1, V2], ids=("v1", "v2"))
-def test_an_older_card_is_upgraded_for_charx_with_all_its_fields(card: dict[str, Any]) -> None:
+def test_older_card_is_upgraded_for_charx_with_all_fields(card: dict[str, Any]) -> None:
     upgraded = content(read(write_charx(read(card_png(card, "chara")))))
     data = card.get("data", card)
     assert (upgraded["spec"], upgraded["spec_version"]) == ("chara_card_v3", "3.0")
@@ -85,7 +85,7 @@ def test_an_older_card_is_upgraded_for_charx_with_all_its_fields(card: dict[str,
     assert upgraded["data"]["group_only_greetings"] == []
 
 
-def test_a_png_keeps_its_picture_and_loses_what_does_not_show_it() -> None:
+def test_png_keeps_its_picture_and_loses_hidden_data() -> None:
     made = png(("chara", json.dumps(V2).encode()), ("secret", b"x" * 99), width=7)
     upload = read(made)
     assert upload.picture is not None
@@ -94,7 +94,7 @@ def test_a_png_keeps_its_picture_and_loses_what_does_not_show_it() -> None:
     assert again.picture == upload.picture
 
 
-def test_a_v3_card_in_a_png_can_be_read_by_v2_readers_too() -> None:
+def test_v3_card_in_a_png_is_readable_by_v2_readers() -> None:
     written = write_png(read(V3))
     both = [json.loads(one) for one in _texts(written).values()]
     assert [one["spec"] for one in both] == ["chara_card_v2", "chara_card_v3"]

@@ -78,7 +78,7 @@ WITH_JUDGE = ["submit", "org/model", "--best-of", "4", "--reward-repo", "org/jud
 ME = httpx.Response(200, json={"name": "alice", "role": "developer"})
 
 
-def test_ones_own_live_reward_model_of_a_repo_is_used_again(server: Any) -> None:
+def test_own_live_reward_model_of_a_repo_is_reused(server: Any) -> None:
     others = [
         judge_json(id="org-judge_v6", status="inactive"),
         judge_json(id="org-judge_v5", developer="bob"),
@@ -157,9 +157,7 @@ def test_a_submission_that_fails_says_why_and_whom_to_blame(server: Any, capsys:
     assert "blame: developer" in shown
 
 
-def test_ctrl_c_leaves_the_remote_work_running_and_says_how_to_follow_it(
-    server: Any, capsys: Any
-) -> None:
+def test_ctrl_c_leaves_remote_work_running_and_explains_following(server: Any, capsys: Any) -> None:
     def interrupt(_request: httpx.Request) -> httpx.Response:
         raise KeyboardInterrupt
 
@@ -237,7 +235,7 @@ def test_status_says_how_the_newest_redeploy_stands(
     assert f"redeploy     {says}" in capsys.readouterr().out
 
 
-def test_a_refusal_is_a_sentence_with_a_hint_and_exit_status_1(server: Any, capsys: Any) -> None:
+def test_refusal_is_a_sentence_with_a_hint_and_exit_1(server: Any, capsys: Any) -> None:
     server(refused(errors.SubmissionNotFound("x"), 404))
     assert run(["status", "x"]) == 1
     assert (
@@ -246,7 +244,7 @@ def test_a_refusal_is_a_sentence_with_a_hint_and_exit_status_1(server: Any, caps
     )
 
 
-def test_what_nobody_foresaw_is_a_sentence_and_a_traceback_only_when_asked_for(
+def test_unforeseen_error_is_a_sentence_and_traceback_on_request(
     server: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server(ZeroDivisionError("odd"))
@@ -292,7 +290,7 @@ def test_chat_says_one_message_and_shows_the_very_prompt(server: Any, capsys: An
     assert json.loads(capsys.readouterr().out)["prompt"].startswith("the prompt")
 
 
-def test_a_recipe_is_set_by_its_options_and_taken_back_by_clear(server: Any, capsys: Any) -> None:
+def test_recipe_is_set_by_options_and_removed_by_clear(server: Any, capsys: Any) -> None:
     answer = {"submission_id": "x", "override": None, "served": None}
     script = server(httpx.Response(200, json=answer))
     options = ["--gpu", "H100", "--gpus", "2", "--no-expert-parallel", "--kv-cache-dtype", "fp8"]
@@ -333,7 +331,7 @@ def test_an_experiment_is_made_of_a_file_started_and_stopped(
         ("- a", "dict"),
     ],
 )
-def test_a_file_that_is_no_experiment_is_refused_with_a_sentence(
+def test_file_that_is_no_experiment_is_refused_in_a_sentence(
     text: str, says: str, capsys: Any, tmp_path: Path
 ) -> None:
     file = tmp_path / "broken.yaml"
@@ -342,7 +340,7 @@ def test_a_file_that_is_no_experiment_is_refused_with_a_sentence(
     assert says in capsys.readouterr().err
 
 
-def test_costs_of_a_month_are_from_its_first_moment_to_its_last(server: Any) -> None:
+def test_costs_of_a_month_span_its_first_to_last_moment(server: Any) -> None:
     answer = {"gpu_hours": 0, "cost": 0, "since": AT, "until": AT, "currency": "USD"}
     script = server(httpx.Response(200, json=answer | {"submissions": [], "developers": []}))
     assert run(["costs", "--month", "2026-12"]) == 0
@@ -442,7 +440,7 @@ def test_a_quota_is_shown_with_what_is_left_and_when(server: Any, capsys: Any) -
     assert json.loads(script.requests[1].content)["live"] == 50
 
 
-def test_the_hub_token_comes_from_the_environment_and_only_when_wanted(
+def test_hub_token_comes_from_the_environment_only_when_wanted(
     server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_mine")

@@ -26,9 +26,7 @@ FOUND = {
 }
 
 
-def test_a_choice_that_comes_out_again_is_shown_with_all_it_depended_on(
-    server: Any, capsys: Any
-) -> None:
+def test_recomputed_choice_is_shown_with_all_it_depended_on(server: Any, capsys: Any) -> None:
     script = server(httpx.Response(200, json=FOUND))
     assert run(["assignment", "conv_1"]) == 0
     assert script.requests[0].url.path == "/api/v1/conversations/conv_1/assignment"

@@ -156,7 +156,7 @@ def test_a_lorebook_is_printed_replaced_and_removed(
     assert "with 1 lorebook entry." in capsys.readouterr().err
 
 
-def test_a_file_that_is_no_lorebook_is_refused_before_anything_is_sent(
+def test_file_that_is_no_lorebook_is_refused_unsent(
     server: Any, tmp_path: Path, capsys: Any
 ) -> None:
     file = tmp_path / "book.json"

@@ -70,7 +70,7 @@ def test_a_competition_is_put_of_a_file(server: Any, capsys: Any, tmp_path: Path
         ("name: a\nstarts_at: 2026-11-01T00:00:00Z\nrules: 1\n", "rules: "),
     ],
 )
-def test_a_file_that_is_no_competition_is_refused_with_a_sentence(
+def test_file_that_is_no_competition_is_refused_in_a_sentence(
     text: str, says: str, server: Any, capsys: Any, tmp_path: Path
 ) -> None:
     file = tmp_path / "broken.yaml"
@@ -99,7 +99,7 @@ def test_a_recomputed_ranking_that_differs_fails(form: list[str], server: Any, c
     assert "dead" in shown
 
 
-def test_flags_are_asked_for_by_competition_and_cannot_drive_the_terminal(
+def test_flags_are_read_by_competition_and_cannot_control_the_terminal(
     server: Any, capsys: Any
 ) -> None:
     script = server(httpx.Response(200, json=[FLAG]))
@@ -126,9 +126,7 @@ def test_shared_ranks_and_scores_are_shown_with_their_interval(server: Any, caps
     assert rows[0][4:] == ["1,034", "980", "to", "1,090", "50%", "10%", "to", "90%", "2", "4.0"]
 
 
-def test_a_score_that_is_the_ratio_is_shown_once_and_what_it_is_sorted_by_too(
-    server: Any, capsys: Any
-) -> None:
+def test_score_equal_to_the_ratio_is_shown_once(server: Any, capsys: Any) -> None:
     score = {"score": 0.5, "score_low": 0.05, "score_high": 0.95}
     retention = {"value": 0.25, "low": None, "high": None, "n": 4}
     server(board("thumbs_up", row("a_v1", 1, retention=retention, **score)))

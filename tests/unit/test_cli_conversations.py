@@ -89,7 +89,7 @@ def test_a_conversation_is_shown_with_ids_and_marks(server: Any, capsys: Any) ->
     assert is_safe(capsys.readouterr().out)
 
 
-def test_a_reply_is_printed_as_it_comes_and_its_end_explained(server: Any, capsys: Any) -> None:
+def test_reply_is_printed_live_and_its_end_explained(server: Any, capsys: Any) -> None:
     def stream(**changes: Any) -> httpx.Response:
         body = sse("token", {"text": " and on"}) + sse("done", reply_json(**changes))
         return httpx.Response(200, content=body)

@@ -48,7 +48,7 @@ def journey() -> Journey:
     )
 
 
-def test_the_platforms_share_is_all_but_the_model_servers_start_and_the_stress_window() -> None:
+def test_platform_share_excludes_model_server_start_and_stress_window() -> None:
     figures = timings_of(journey())
     assert figures.submit_to_feedback_s == 54.5
     assert figures.model_server_start_s == 40.0
@@ -64,7 +64,7 @@ def test_the_table_has_every_stage_and_the_total() -> None:
     assert rows["stage publish"] == "< 0.1 s"
 
 
-def test_a_demo_without_the_engine_environment_says_how_to_make_it(
+def test_demo_without_engine_environment_says_how_to_make_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setenv("GUANACO_ENGINE_PYTHON", str(tmp_path / "none"))
@@ -82,7 +82,7 @@ def test_a_demo_never_sees_the_users_own_profile(monkeypatch: pytest.MonkeyPatch
     assert "127.0.0.1" in environment["NO_PROXY"]
 
 
-def test_a_temporary_folder_goes_at_the_end_and_a_named_one_stays(tmp_path: Path) -> None:
+def test_temporary_folder_is_removed_and_a_named_one_stays(tmp_path: Path) -> None:
     with command._folder(None) as scratch:
         (scratch / "file").touch()
     assert not scratch.exists()
@@ -91,7 +91,7 @@ def test_a_temporary_folder_goes_at_the_end_and_a_named_one_stays(tmp_path: Path
     assert kept.exists()
 
 
-def test_the_live_display_forgets_an_earlier_runs_stages_when_one_begins_again() -> None:
+def test_live_display_forgets_the_stages_of_an_earlier_run() -> None:
     progress = LiveProgress(is_verbose=False)
     for seq, (stage, data) in enumerate(
         [

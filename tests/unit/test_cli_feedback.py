@@ -82,9 +82,7 @@ def test_filters_are_sent_as_they_were_given(server: Any) -> None:
     }
 
 
-def test_a_filter_that_makes_no_sense_is_refused_before_it_is_sent(
-    server: Any, capsys: Any
-) -> None:
+def test_senseless_filter_is_refused_before_it_is_sent(server: Any, capsys: Any) -> None:
     script = server(httpx.Response(200, json=END))
     for options in (["--min-length", "5", "--max-length", "4"], ["--search", "x" * 201]):
         assert run(["feedback", "x", *options]) == 2
@@ -341,7 +339,7 @@ class Terminal:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
-def test_the_reader_pages_by_keyboard_and_leaves_the_terminal_as_it_was(loopback: str) -> None:
+def test_reader_pages_by_keyboard_and_restores_the_terminal(loopback: str) -> None:
     terminal = Terminal("feedback", "x", "--read", url=loopback)
     terminal.press(b"", until="words 2")
     terminal.press(b"\r", until="line 1")
@@ -361,7 +359,7 @@ def test_ctrl_c_leaves_the_terminal_as_it_was(loopback: str) -> None:
     assert terminal.end() == 130
 
 
-def test_a_limit_takes_the_newest_and_notes_that_all_were_seen(server: Any, capsys: Any) -> None:
+def test_limit_takes_the_newest_and_notes_completeness(server: Any, capsys: Any) -> None:
     server(page(1, 2, cursor="c1"), page(3, cursor="c2"), httpx.Response(200, json=END))
     assert run(["feedback", "org-model_v1", "--limit", "2", "--new", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)

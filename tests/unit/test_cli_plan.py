@@ -20,7 +20,7 @@ def own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", ["llama-3-8b", "Qwen/Qwen3-235B-A22B", "qwen3-235b-a22b-fp8"])
-def test_a_preset_needs_no_hub_and_prints_a_row_for_each_gpu(model: str, capsys: Any) -> None:
+def test_preset_needs_no_hub_and_prints_a_row_per_gpu(model: str, capsys: Any) -> None:
     assert run(["plan", model]) == 0
     shown = capsys.readouterr()
     assert f"{model}: " in shown.out

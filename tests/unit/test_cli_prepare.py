@@ -47,7 +47,7 @@ def test_the_first_key_is_shown_once_and_alone_on_stdout(tmp_path: Path, capsys:
 
 
 @pytest.mark.slow
-def test_an_admin_key_is_made_where_the_last_one_was_revoked(tmp_path: Path, capsys: Any) -> None:
+def test_admin_key_is_made_where_the_last_was_revoked(tmp_path: Path, capsys: Any) -> None:
     data = tmp_path / "data"
     run(["migrate", "--data-dir", str(data)])
     assert run(["first-key", "--data-dir", str(data)]) == 0

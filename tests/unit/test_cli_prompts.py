@@ -48,7 +48,7 @@ def version(number: int, text: str) -> httpx.Response:
     return httpx.Response(200, json=found | {"created_by": "ada", "prompt": prompt})
 
 
-def test_a_file_is_pushed_and_shown_as_it_can_be_pushed_again(
+def test_pushed_file_is_shown_as_it_can_be_pushed_again(
     server: Any, capsys: Any, tmp_path: Path
 ) -> None:
     script = server(version(3, "First."))

@@ -83,7 +83,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize("arguments", [("submit", "--help"), ("nonsense",)])
-def test_a_commands_help_and_a_misspelt_command_import_no_more_than_typer_does(
+def test_help_and_misspelt_commands_import_no_more_than_typer(
     arguments: tuple[str, ...],
 ) -> None:
     assert not (HEAVY - {"pydantic"}) & loaded_by(*arguments)  # Typer reads arguments with pydantic

@@ -69,7 +69,7 @@ def test_a_threshold_beyond_all_bins_is_drawn_after_them(server: Any, capsys: An
     assert capsys.readouterr().out.splitlines()[-1].split()[:2] == ["1,000", "ms"]
 
 
-def test_without_a_histogram_percentiles_are_bars_with_the_threshold_in_them(
+def test_percentiles_without_a_histogram_are_bars_with_the_threshold(
     server: Any, capsys: Any
 ) -> None:
     server(report(thresholds=LIMITS))
@@ -134,9 +134,7 @@ def test_loads_and_requests_are_tables(server: Any, capsys: Any) -> None:
     assert [(row[0], row[-1]) for row in rows] == [("0.50", "0"), ("0.70", "refused")]
 
 
-def test_the_report_of_an_older_check_says_that_it_lists_no_requests(
-    server: Any, capsys: Any
-) -> None:
+def test_older_report_says_that_it_lists_no_requests(server: Any, capsys: Any) -> None:
     server(report())
     assert run(["stress", "org-model_v1", "--requests"]) == 0
     assert "older check" in capsys.readouterr().out

@@ -29,9 +29,7 @@ def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_the_first_start_shows_the_admin_key_and_stores_the_profile(
-    profile: Path, capsys: Any
-) -> None:
+def test_first_start_shows_the_admin_key_and_stores_the_profile(profile: Path, capsys: Any) -> None:
     greet(Started(URL, "gk_admin"))
     shown = capsys.readouterr().err
     assert URL in shown
@@ -53,15 +51,13 @@ def test_a_profile_of_another_server_stays(profile: Path, capsys: Any) -> None:
     assert f"guanaco login --url {URL}" in capsys.readouterr().err
 
 
-def test_a_new_platform_at_the_same_address_takes_the_profile_over(profile: Path) -> None:
+def test_new_platform_at_the_address_replaces_the_profile(profile: Path) -> None:
     Profile(URL, "of a data folder that is gone").save(profile)
     greet(Started(URL, "gk_admin"))
     assert Profile.read(profile) == Profile(URL, "gk_admin")
 
 
-def test_a_profile_that_cannot_be_used_does_not_stop_the_platform(
-    profile: Path, capsys: Any
-) -> None:
+def test_unusable_profile_does_not_stop_the_platform(profile: Path, capsys: Any) -> None:
     Profile(URL, "x").save(profile)
     profile.chmod(0o644)
     greet(Started(URL, "gk_admin"))
@@ -102,7 +98,7 @@ def test_a_wrong_setting_is_a_sentence_and_exit_status_2(
     assert says in capsys.readouterr().err
 
 
-def test_a_broken_config_file_is_a_sentence_and_exit_status_2(
+def test_broken_config_file_is_a_sentence_and_exit_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setenv("GUANACO_CONFIG", "")  # given back at the end of the test

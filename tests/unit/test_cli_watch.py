@@ -88,7 +88,7 @@ def test_ranks_that_moved_are_marked_and_ctrl_c_ends_well(
     assert "new" in shown["c_v1"]
 
 
-def test_a_server_that_is_away_for_a_while_leaves_the_last_table(
+def test_server_away_for_a_while_leaves_the_last_table(
     server: Any, capsys: Any, looks: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_a_terminal(monkeypatch)

@@ -79,7 +79,7 @@ def test_show_lists_the_last_deliveries_and_cannot_drive_the_terminal(
     ("state", "result", "status"),
     [("delivered", "answered 200", 0), ("pending", "answered 500", 1)],
 )
-def test_a_test_is_waited_for_and_its_result_is_the_exit_status(
+def test_test_message_is_awaited_and_decides_the_exit_status(
     state: str, result: str, status: int, server: Any, capsys: Any
 ) -> None:
     tried = delivery_json(state=state, attempts=1, last_result=result)
@@ -91,7 +91,7 @@ def test_a_test_is_waited_for_and_its_result_is_the_exit_status(
     assert capsys.readouterr().out == f"{IN_WORDS[state]}: {result}\n"
 
 
-def test_a_test_that_nobody_sends_is_not_waited_for_for_ever(
+def test_unsent_test_message_is_not_awaited_for_ever(
     server: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending, "WAIT_S", 0)
@@ -100,9 +100,7 @@ def test_a_test_that_nobody_sends_is_not_waited_for_for_ever(
     assert "waits to be sent" in capsys.readouterr().err
 
 
-def test_rotating_shows_the_new_secret_and_how_long_the_old_one_signs(
-    server: Any, capsys: Any
-) -> None:
+def test_rotating_shows_the_new_secret_and_the_old_ones_end(server: Any, capsys: Any) -> None:
     server(httpx.Response(200, json=webhook_json(secret="whsec_new", old_secret_until=AT)))
     assert run(["webhook", "rotate"]) == 0
     shown = capsys.readouterr()
@@ -132,7 +130,7 @@ def alert_message(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("state", "status"), [("delivered", 0), ("pending", 1), ("given_up", 1)])
-def test_a_test_of_alerts_is_waited_for_and_its_result_is_the_exit_status(
+def test_test_alert_is_awaited_and_decides_the_exit_status(
     state: str, status: int, server: Any, capsys: Any
 ) -> None:
     tried = alert_message(state=state, attempts=1, last_result=f"answered {HOSTILE}")
@@ -144,7 +142,7 @@ def test_a_test_of_alerts_is_waited_for_and_its_result_is_the_exit_status(
     assert is_safe(shown)
 
 
-def test_a_test_of_alerts_that_no_worker_sends_is_not_waited_for_for_ever(
+def test_unsent_test_alert_is_not_awaited_for_ever(
     server: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending, "WAIT_S", 0)

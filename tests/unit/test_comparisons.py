@@ -63,7 +63,7 @@ def test_the_strengths_are_those_of_other_packages(peer: str) -> None:
     assert found.effects == pytest.approx(PEERS[peer].get("effects", []), abs=1e-4)
 
 
-def test_thumbs_duels_and_terms_are_one_logistic_regression_clustered_by_user() -> None:
+def test_thumbs_duels_and_terms_are_one_clustered_regression() -> None:
     votes = [(0, 3, 4), (1, 2), (0, 5), (3, 5)]
     made = made_votes(60, 3, 9)
     duels = CodedDuels(
@@ -139,7 +139,7 @@ def counted(
     return table.counted(owners, window)
 
 
-def test_a_user_who_votes_on_a_pair_again_and_again_weighs_one() -> None:
+def test_user_who_repeats_votes_on_a_pair_weighs_one() -> None:
     many = [duel(k, "a", user="busy") for k in range(DEVOTED_RATINGS - 1)]
     found = counted([*many, duel(90, "a", "two", "one", user="calm")])
     assert found.total == DEVOTED_RATINGS
@@ -214,7 +214,7 @@ def test_the_last_vote_within_the_window_counts() -> None:
     assert counted([recorded], VotingWindow(until, until)).total == 0
 
 
-def test_a_changed_mind_replaces_a_vote_and_the_same_rows_change_nothing() -> None:
+def test_changed_vote_replaces_the_old_and_repeats_change_nothing() -> None:
     table, first, other = DuelTable(), duel(1, "a"), duel(2, "b", "two", "three")
     assert table.take([first, other])
     assert not table.take([other])
@@ -224,7 +224,7 @@ def test_a_changed_mind_replaces_a_vote_and_the_same_rows_change_nothing() -> No
     assert outcomes(table.counted(OWNERS, ALWAYS)) == [0.5, 0.0]
 
 
-def test_of_a_users_duels_on_a_pair_the_first_one_is_tested() -> None:
+def test_first_duel_of_a_user_on_a_pair_is_tested() -> None:
     table = DuelTable()
     later = [duel(k, "a", "two", "one") for k in range(2, 6)]
     table.take([duel(9, "a", user="bob"), *later, duel(1, "a"), duel(7, "tie", "three", "two")])

@@ -54,9 +54,7 @@ def test_users_who_differ_keep_the_error(kinds: tuple[float, ...]) -> None:
 @pytest.mark.parametrize(
     ("up", "total"), [(0, 1), (1, 1), (0, 40), (40, 40), (30, 50), (600_000, 10**6)]
 )
-def test_an_interval_is_wider_than_for_one_look_and_excludes_what_is_outside(
-    up: int, total: int
-) -> None:
+def test_interval_is_wider_than_for_one_look(up: int, total: int) -> None:
     low, high = proportion_sequence(up, total)
     fixed_low, fixed_high = wilson_interval(up, total)
     assert 0 <= low <= fixed_low <= up / total <= fixed_high <= high <= 1
@@ -66,7 +64,7 @@ def test_an_interval_is_wider_than_for_one_look_and_excludes_what_is_outside(
             assert log_evidence_against(end, up, total) == pytest.approx(-math.log(ALPHA), abs=1e-3)
 
 
-def test_a_million_votes_have_an_interval_of_three_tenths_of_a_point() -> None:
+def test_million_votes_have_an_interval_of_0_3_points() -> None:
     low, high = proportion_sequence(600_000, 10**6, shared_alpha(20))
     assert high - low < 0.006
 
@@ -77,7 +75,7 @@ def test_the_difference_lies_between_the_ends_of_both() -> None:
     assert difference_sequence((700, 1_000), (400, 1_000))[0] > 0.18
 
 
-def test_whoever_joins_the_errors_add_up_to_no_more_than_all() -> None:
+def test_errors_add_up_to_alpha_whoever_joins() -> None:
     spent = math.fsum(shared_alpha(place) for place in range(1, 40_000))
     assert 0.99 * ALPHA < spent <= ALPHA
     assert shared_alpha(20) == shared_alpha(1) == ALPHA / 64

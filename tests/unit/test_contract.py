@@ -164,7 +164,7 @@ def test_what_was_stored_equals_what_was_never_stored() -> None:
     assert STORED.from_json(rules.model_dump_json()) == rules
 
 
-def test_a_prompt_of_an_unknown_kind_is_refused_in_a_request() -> None:
+def test_prompt_of_an_unknown_kind_is_refused_in_a_request() -> None:
     with pytest.raises(ValidationError, match="templates, chat_template, file or poet"):
         SubmissionRequest.model_validate({"repo": "org/model", "formatter": {"kind": "tree"}})
 
@@ -178,14 +178,14 @@ def test_what_was_read_may_be_answered_and_sent_on() -> None:
     assert answer.model_dump(mode="json")["ranking"] == "by_length"
 
 
-def test_a_flag_that_has_become_the_platforms_own_is_still_read() -> None:
+def test_flag_that_became_the_platforms_own_is_still_read() -> None:
     stored = {"flags": ["--model=other"]}
     assert reader(RecipeOverride).from_python(stored).flags == ["--model=other"]
     with pytest.raises(ValidationError, match="the platform's own"):
         RecipeOverride.model_validate(stored)
 
 
-def test_values_of_a_wrong_type_are_refused_by_a_reader_too() -> None:
+def test_readers_refuse_values_of_a_wrong_type() -> None:
     with pytest.raises(ValidationError):
         reader(Bot).from_json(b'{"name": 3}')
 

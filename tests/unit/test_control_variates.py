@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks.control_variates import kinds
 
 
-def test_signals_gain_where_ratings_are_random_and_mislead_where_they_are_chosen() -> None:
+def test_signals_gain_with_random_ratings_and_mislead_with_chosen_ones() -> None:
     found = kinds(seed=1, seasons=20)
     assert 950 < found["blind"]["ratings for 1,000"] < 1_050
     assert found["helpful"]["ratings for 1,000"] < 920

@@ -38,7 +38,7 @@ async def test_moved_it_comes_later_and_not_before() -> None:
     assert now() >= began + 0.05
 
 
-async def test_who_is_cancelled_from_outside_is_cancelled_also_when_the_deadline_passes() -> None:
+async def test_outside_cancellation_wins_when_the_deadline_passes_too() -> None:
     async def wait() -> None:
         with Deadline(now() + 0.01):
             try:

@@ -73,7 +73,7 @@ def test_looking_after_every_vote_keeps_the_error_of_a_claim(
     assert chance_of_ever_claiming(leader, other, 34, 0.3, takes_leader) <= 0.3
 
 
-def test_a_claim_needs_fewer_votes_than_intervals_that_do_not_overlap() -> None:
+def test_claim_needs_fewer_votes_than_disjoint_intervals() -> None:
     alpha = shared_alpha(20)
 
     def are_apart(times: int) -> bool:
@@ -146,7 +146,7 @@ def test_few_past_submissions_leave_the_prior_flat() -> None:
     assert fit_prior([VoteCount(30, 10)] * 9 + [VoteCount(1, 1)] * 90) == BetaPrior()
 
 
-def test_the_chance_is_a_half_between_equals_and_a_margin_adds_to_it() -> None:
+def test_chance_is_half_between_equals_and_a_margin_adds() -> None:
     one = VoteCount(60, 40)
     assert chance_within(one, [one], 0.0, BetaPrior()) == pytest.approx(0.5, abs=0.03)
     assert chance_within(one, [one], 0.05, BetaPrior()) > 0.7
@@ -158,14 +158,14 @@ def entries(*votes: tuple[int, int]) -> list[Entry]:
     return [Entry(f"s{at}", float(-at), up, down, 1.0) for at, (up, down) in enumerate(votes)]
 
 
-def test_votes_go_to_the_leader_and_to_those_that_may_beat_it() -> None:
+def test_votes_go_to_the_leader_and_its_possible_rivals() -> None:
     shares = decisive(entries((80, 20), (75, 25), (20, 80)), 0.05, 0.1, 50).chances(frozenset())
     assert shares["s0"] > 0.3
     assert shares["s1"] > 0.3
     assert shares["s2"] < 0.01
 
 
-def test_the_leader_gets_more_the_more_others_it_is_compared_with() -> None:
+def test_leader_gets_more_votes_the_more_rivals_it_has() -> None:
     many = played(entries((160, 40), *[(150, 50)] * 12), 0.05)
     assert many[0] > 2 * max(many[1:])
 
@@ -181,7 +181,7 @@ def test_newcomers_are_heard_first() -> None:
     assert shares["s0"] > 0.1
 
 
-def test_the_recency_floor_is_kept_for_newcomers_that_are_compared_already() -> None:
+def test_recency_floor_holds_for_newcomers_already_compared() -> None:
     shares = decisive(entries((5, 25), (80, 20), (79, 21)), 0.05, 0.2, 50).chances(frozenset())
     assert shares["s0"] == pytest.approx(0.2, abs=0.01)
 

@@ -12,14 +12,14 @@ ENGINE = EngineOptions(("serve",), ("--extra",), Path("/cache"), 7)
 URLS = {"model.tensors": "https://store/model.tensors?signature=secret"}
 
 
-def test_an_artifact_of_this_machine_needs_no_urls_and_no_cache() -> None:
+def test_local_artifact_needs_no_urls_and_no_cache() -> None:
     spec = model_server_spec("a_v1", 1, "file:///artifacts/ab", 100, ENGINE, {}, 0)
     assert spec.command[:3] == ("serve", "--artifact", "file:///artifacts/ab")
     assert not any("cache" in part for part in spec.command)
     assert spec.secrets == {}
 
 
-def test_a_remote_artifact_gets_the_cache_and_its_urls_as_secrets() -> None:
+def test_remote_artifact_gets_the_cache_and_secret_urls() -> None:
     spec = model_server_spec("a_v1", 1, "s3://bucket/ab", 100, ENGINE, URLS, 0)
     assert spec.command[3:7] == ("--cache-dir", "/cache", "--cache-bytes", "7")
     assert json.loads(spec.secrets[URLS_VARIABLE]) == URLS

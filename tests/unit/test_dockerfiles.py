@@ -46,7 +46,7 @@ def test_every_base_is_pinned_to_a_version(path: Path) -> None:
 
 
 @each_dockerfile
-def test_the_last_user_is_nobody_in_particular_and_no_health_check_is_built_in(path: Path) -> None:
+def test_last_user_is_unprivileged_and_no_health_check_is_built(path: Path) -> None:
     steps = instructions(path)
     assert [rest for word, rest in steps if word == "USER"][-1] == "10001:10001"
     assert {word for word, _ in steps} <= {
@@ -67,7 +67,7 @@ def test_the_last_user_is_nobody_in_particular_and_no_health_check_is_built_in(p
 
 
 @each_dockerfile
-def test_what_is_copied_is_there_and_gets_past_the_ignore_file(path: Path) -> None:
+def test_copied_files_exist_and_pass_the_ignore_file(path: Path) -> None:
     allowed = {
         line[1:]
         for line in (ROOT / ".dockerignore").read_text().splitlines()
@@ -81,7 +81,7 @@ def test_what_is_copied_is_there_and_gets_past_the_ignore_file(path: Path) -> No
 
 
 @each_dockerfile
-def test_packages_are_installed_by_hash_and_nothing_secret_is_in_it(path: Path) -> None:
+def test_packages_are_installed_by_hash_and_no_secret_is_included(path: Path) -> None:
     text = path.read_text()
     assert not SECRET.search(text)
     for _, rest in instructions(path):

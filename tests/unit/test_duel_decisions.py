@@ -66,7 +66,7 @@ def test_looking_after_every_duel_keeps_the_error_of_a_claim(outcomes: list[Outc
     assert chance_of_ever_claiming(outcomes, 45, 0.3) <= 0.3
 
 
-def test_the_same_count_proves_that_a_false_claim_would_be_seen() -> None:
+def test_count_proves_that_a_false_claim_would_be_seen() -> None:
     assert chance_of_ever_claiming([(0.55, 0.0, 0.45)], 45, 0.3) > 0.3
 
 
@@ -83,7 +83,7 @@ def test_ties_are_evidence_that_nobody_is_far_behind() -> None:
     st.integers(0, 300),
     st.sampled_from([0.02, 0.05, 0.3]),
 )
-def test_a_win_never_weakens_a_claim_nor_does_a_wider_margin(
+def test_win_or_wider_margin_never_weakens_a_claim(
     won: int, tied: int, lost: int, margin: float
 ) -> None:
     duels = DuelCount(won, tied, lost)
@@ -137,7 +137,7 @@ def plan(counts: PairCounts, names: Sequence[str] = FOUR) -> Duelling:
     return duelling(names, counts, MARGIN, 0.1, 50)
 
 
-def test_the_close_one_duels_with_the_leader_more_than_the_hopeless() -> None:
+def test_close_rivals_duel_with_the_leader_more_than_hopeless_ones() -> None:
     counts = {
         ("a", "b"): DuelCount(30, 5, 25),
         ("a", "c"): DuelCount(45, 5, 10),
@@ -155,7 +155,7 @@ def test_the_close_one_duels_with_the_leader_more_than_the_hopeless() -> None:
     assert set(found.rivals("a").chances(frozenset())) == {"b", "c", "d"}
 
 
-def test_what_is_shown_gets_no_more_duels_and_newcomers_are_heard() -> None:
+def test_settled_rivals_get_no_more_duels_and_newcomers_some() -> None:
     shown = {
         ("a", "b"): DuelCount(500, 0, 100),
         ("a", "c"): DuelCount(40, 5, 38),

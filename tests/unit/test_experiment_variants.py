@@ -53,13 +53,13 @@ def test_two_experiments_part_the_users_independently() -> None:
 
 
 @given(st.floats(0.01, 0.99))
-def test_parts_that_do_not_overlap_have_no_user_in_common_and_all_together(border: float) -> None:
+def test_disjoint_parts_share_no_user_and_cover_all(border: float) -> None:
     below, above = experiment("one", users_to=border), experiment("other", users_from=border)
     assert not below.overlaps(above)
     assert all(is_in_part(below, unit) != is_in_part(above, unit) for unit in UNITS[:200])
 
 
-def test_the_part_and_the_variant_of_a_user_have_nothing_to_do_with_each_other() -> None:
+def test_part_and_variant_of_a_user_are_independent() -> None:
     part = experiment("one", users_to=0.5)
     inside = [unit for unit in UNITS if is_in_part(part, unit)]
     share = sum(variant_of(part, unit).name == "v0" for unit in inside) / len(inside)

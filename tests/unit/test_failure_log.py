@@ -32,7 +32,7 @@ async def test_each_server_is_told_of_by_itself(caplog: pytest.LogCaptureFixture
     assert [ONE in message for message in caplog.messages] == [True, False]
 
 
-async def test_a_server_that_fails_no_more_is_told_of_and_then_begins_anew(
+async def test_recovered_server_is_reported_and_starts_fresh(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)

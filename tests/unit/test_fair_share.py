@@ -102,9 +102,7 @@ async def test_a_flood_leaves_half_of_the_loop(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(("address", "key"), [("other", ""), ("flood", "other")])
-async def test_another_caller_waits_for_a_turn_and_not_for_the_flood(
-    address: str, key: str
-) -> None:
+async def test_other_caller_waits_for_a_turn_not_the_flood(address: str, key: str) -> None:
     flood = Flood()
     asked = [flood.ask(f"/{number}") for number in range(50)]
     await asyncio.sleep(0)

@@ -74,7 +74,7 @@ async def test_a_deployment_has_one_home_and_its_endpoint_says_which() -> None:
 
 
 @pytest.mark.parametrize("near", ["eu", "us"])
-async def test_one_that_lives_everywhere_is_given_with_the_near_region_first(near: str) -> None:
+async def test_submission_everywhere_is_given_with_the_near_region_first(near: str) -> None:
     world = World(near, eu=RegionShare(replicas=1), us=RegionShare(replicas=2))
     await world.federation.apply_deployment(replace(SPEC, replicas=2))
     assert (await world.regions())[0] == (await world.seen()).region == near
@@ -104,7 +104,7 @@ async def test_a_region_that_does_not_answer_stops_no_other() -> None:
     assert await world.regions() == ["eu", "us"]
 
 
-async def test_what_was_seen_in_a_region_that_went_silent_is_still_given_with_a_problem() -> None:
+async def test_last_state_of_a_silent_region_comes_with_a_problem() -> None:
     world = World()
     await world.federation.apply_deployment(SPEC)
     before = await world.seen()
@@ -115,9 +115,7 @@ async def test_what_was_seen_in_a_region_that_went_silent_is_still_given_with_a_
     assert seen.is_settled, "its servers may well go on"
 
 
-async def test_one_that_was_given_up_in_a_silent_region_starts_elsewhere_and_the_rest_is_cleaned_up() -> (
-    None
-):
+async def test_submission_given_up_in_a_silent_region_starts_elsewhere() -> None:
     world = World()
     await world.federation.apply_deployment(SPEC)
     home, other = world.home, world.other
@@ -144,7 +142,7 @@ async def test_without_any_region_the_error_says_why() -> None:
     assert await world.federation.observe(SPEC.name) is None
 
 
-async def test_a_region_without_weight_is_left_once_the_other_is_ready(
+async def test_region_without_weight_is_left_once_another_is_ready(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
@@ -163,7 +161,7 @@ async def test_a_region_without_weight_is_left_once_the_other_is_ready(
     assert (await world.seen()).is_settled
 
 
-async def test_a_region_taken_out_of_the_settings_has_its_deployments_started_elsewhere() -> None:
+async def test_deployments_of_a_removed_region_start_elsewhere() -> None:
     world = World()
     await world.federation.apply_deployment(SPEC)
     other = world.other

@@ -49,7 +49,7 @@ async def test_an_item_fails_alone_and_a_write_fails_for_all() -> None:
     assert set(found) == {written.fault}
 
 
-async def test_who_leaves_early_takes_it_back_and_who_leaves_late_leaves_an_orphan() -> None:
+async def test_early_leaver_takes_it_back_and_late_leaver_leaves_orphans() -> None:
     written = Written()
     group: GroupCommit[str, str] = GroupCommit(written.write, written.orphans.append)
     late = asyncio.create_task(group.submit("late"))

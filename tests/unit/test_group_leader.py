@@ -8,7 +8,7 @@ from dataclasses import replace
 from guanaco_server.clusters.local.processes import GroupLeader
 
 
-def test_a_process_is_known_again_after_the_machines_clock_was_set() -> None:
+def test_process_is_recognized_after_the_clock_was_set() -> None:
     ours = GroupLeader.of(os.getpid())
     assert ours.is_running()
     assert replace(ours, create_time=ours.create_time - 3_600).is_running()
@@ -16,7 +16,7 @@ def test_a_process_is_known_again_after_the_machines_clock_was_set() -> None:
     assert not replace(ours, boot_id="another boot").is_running()
 
 
-def test_a_record_of_the_version_before_is_known_by_the_wall_clock() -> None:
+def test_record_of_the_previous_version_is_recognized_by_wall_clock() -> None:
     before = replace(GroupLeader.of(os.getpid()), boot_id=None, ticks=None)
     assert before.is_running()
     assert not replace(before, create_time=before.create_time - 3_600).is_running()

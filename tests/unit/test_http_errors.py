@@ -18,7 +18,7 @@ CLOSED = exc.InterfaceError("SELECT 1", {}, OSError("the connection is closed"))
 
 
 @pytest.mark.parametrize("error", [GONE, CLOSED, ALL_TAKEN])
-def test_a_database_that_cannot_be_asked_now_is_worth_another_try(error: Exception) -> None:
+def test_unreachable_database_is_worth_a_retry(error: Exception) -> None:
     answered = as_guanaco_error("GET /", error)
     assert isinstance(answered, DatabaseUnavailable)
     assert status_of(answered) == 503
@@ -31,7 +31,7 @@ def test_a_character_that_no_database_holds_is_the_requests_fault() -> None:
     assert status_of(answered) == 422
 
 
-def test_anything_else_is_told_by_a_number_and_not_by_its_text() -> None:
+def test_other_errors_are_reported_by_number_not_by_text() -> None:
     answered = as_guanaco_error("GET /", ValueError("a user's words"))
     assert isinstance(answered, InternalFault)
     assert "words" not in str(answered)

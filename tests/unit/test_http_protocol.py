@@ -84,9 +84,7 @@ def test_an_ipv6_network_counts_as_one_address(address: str, network: str) -> No
         ("", ""),
     ],
 )
-def test_the_client_behind_proxies_is_the_last_that_is_no_proxy(
-    forwarded_for: str, client: str
-) -> None:
+def test_client_behind_proxies_is_the_last_non_proxy(forwarded_for: str, client: str) -> None:
     assert AddressCount(1, ("10.0.0.0/8",)).client_of(forwarded_for) == client
 
 

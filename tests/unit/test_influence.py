@@ -57,7 +57,7 @@ def has_turned(above: VoteCount, below: VoteCount, alpha: float, are_apart: bool
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", [RankingRule.BRADLEY_TERRY, RankingRule.COMBINED])
-def test_the_votes_named_by_influence_turn_a_pair_and_hardly_fewer_do(rule: RankingRule) -> None:
+def test_votes_named_by_influence_turn_a_pair_nearly_minimally(rule: RankingRule) -> None:
     """Against every set of up to two votes, on boards that are small enough to try them all."""
     rng, compared = random.Random(5), 0
     for _ in range(12):
@@ -102,7 +102,7 @@ def scores_of(ballots: Ballots) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("rule", [RankingRule.BRADLEY_TERRY, RankingRule.COMBINED])
-def test_the_effect_of_a_single_removal_is_what_a_new_fit_says(rule: RankingRule) -> None:
+def test_effect_of_one_removal_equals_a_new_fit(rule: RankingRule) -> None:
     rng = random.Random(7)
     votes = [
         (f"user-{user}", name, rng.random() < 0.3 + 0.1 * place)
@@ -120,7 +120,7 @@ def test_the_effect_of_a_single_removal_is_what_a_new_fit_says(rule: RankingRule
         assert change == pytest.approx(real, abs=0.15 * abs(real) + 1e-4 * abs(before["d"]))
 
 
-def test_a_rank_without_a_neighbour_apart_is_held_by_the_nearest_that_is() -> None:
+def test_rank_without_a_separate_neighbour_is_held_by_the_nearest() -> None:
     ballots = Ballots(
         RankingRule.THUMBS_UP,
         {"wide": VoteCount(8, 2), "sure": VoteCount(7_000, 3_000), "low": VoteCount(5_000, 5_000)},

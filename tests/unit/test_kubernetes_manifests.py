@@ -186,7 +186,7 @@ def test_the_checks_find_what_is_wrong(
     assert any(says in problem for problem in problems_in(objects, VERSIONS[-1:]))
 
 
-def test_a_service_is_made_only_where_it_is_the_address_of_all_replicas() -> None:
+def test_service_exists_only_where_it_addresses_all_replicas() -> None:
     assert "Service" not in [found["kind"] for found in server_objects()]
     assert "Service" in [found["kind"] for found in server_objects(options=ONE_ADDRESS)]
 
@@ -328,7 +328,7 @@ def test_a_competitions_queue_goes_before_the_operators() -> None:
     )
 
 
-def test_a_group_is_pods_of_one_command_whose_leader_alone_is_asked() -> None:
+def test_group_is_pods_of_one_command_with_one_leader() -> None:
     group_set, policy, service, *_ = group_objects(ONE_ADDRESS)
     groups = group_set["spec"]["leaderWorkerTemplate"]
     leader, worker = groups["leaderTemplate"]["spec"], groups["workerTemplate"]["spec"]
@@ -353,13 +353,13 @@ def test_a_group_is_pods_of_one_command_whose_leader_alone_is_asked() -> None:
     assert {"from": [pods]} in policy["spec"]["ingress"]
 
 
-def test_a_group_sets_name_leaves_room_for_those_of_its_stateful_sets() -> None:
+def test_group_name_leaves_room_for_its_stateful_sets() -> None:
     named = replace(SERVER, name="m-" + "x" * 60, resources=Resources(nodes=2))
     name = workload_object(named, OPTIONS)["metadata"]["name"]
     assert len(f"{name}-12345-0123456789") <= 63
 
 
-def test_one_machine_more_makes_another_pod_and_one_machine_the_same_as_before() -> None:
+def test_one_machine_more_adds_a_pod() -> None:
     assert spec_hash(replace(SERVER, resources=Resources(nodes=2)), OPTIONS) != spec_hash(
         replace(SERVER, resources=Resources()), OPTIONS
     )

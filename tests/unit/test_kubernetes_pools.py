@@ -42,7 +42,7 @@ def test_a_pools_pods_are_reached_by_the_platform_alone() -> None:
     assert ingress["from"][0]["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "guanaco"}
 
 
-def test_the_token_is_in_no_manifest_but_the_secret_and_makes_other_pods() -> None:
+def test_token_is_only_in_the_secret_and_changes_the_pods() -> None:
     one, other = (pool_deployment(POOLS[0], OPTIONS, token) for token in ("t0ken-1", "t0ken-2"))
     assert "t0ken" not in json.dumps([one, other])
     assert one["spec"]["template"]["metadata"] != other["spec"]["template"]["metadata"]
@@ -74,7 +74,7 @@ def test_a_version_that_knows_no_pools_does_not_see_one() -> None:
         ({"queue": "gpus"}, []),
     ],
 )
-def test_a_server_fits_where_its_command_image_gpus_and_amounts_are(
+def test_server_fits_where_command_image_gpus_and_amounts_match(
     changes: dict[str, Any], fitting: list[str]
 ) -> None:
     spec = replace(SERVER, **changes)
@@ -91,7 +91,7 @@ def test_a_server_fits_where_its_command_image_gpus_and_amounts_are(
         ("never", "True", "10:00:05Z", True),
     ],
 )
-def test_a_claimed_pod_serves_when_it_is_ready_anew_since_its_order(
+def test_claimed_pod_serves_when_ready_since_its_order(
     ordered: str | None, status: str, since: str, serves: bool
 ) -> None:
     ready = {"type": "Ready", "status": status, "lastTransitionTime": since}
@@ -99,7 +99,7 @@ def test_a_claimed_pod_serves_when_it_is_ready_anew_since_its_order(
     assert has_served({"metadata": metadata, "status": {"conditions": [ready]}}) is serves
 
 
-def test_an_order_is_read_as_it_was_written_and_anything_else_is_refused() -> None:
+def test_order_reads_back_as_written_and_others_are_refused() -> None:
     order = PodOrder("m-tiny", "ab", ("--port", "{port}"), {"A": "1"}, {"URL": "s3cret"}, 60.0)
     assert PodOrder.from_json(order.to_json()) == order
     assert "s3cret" not in repr(order)

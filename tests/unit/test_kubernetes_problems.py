@@ -123,7 +123,7 @@ def test_whose_doing_an_end_was(found: Json, trouble: Trouble) -> None:
     assert ending.trouble is trouble
 
 
-def test_a_pod_that_was_not_confirmed_to_have_ended_in_time_is_lost() -> None:
+def test_pod_whose_end_is_not_confirmed_is_lost() -> None:
     leaving = pod(status({"running": {}}))
     for ends_at, lost in (("2026-11-21T12:00:05Z", False), ("2026-11-21T11:59:40Z", True)):
         leaving["metadata"]["deletionTimestamp"] = ends_at
@@ -197,7 +197,7 @@ def refused(message: str) -> tuple[Json, Json]:
     return owner, {"reason": "FailedCreate", "message": message, "involvedObject": {"uid": "u-1"}}
 
 
-def test_a_quota_is_told_by_the_deployments_condition_and_by_the_jobs_events() -> None:
+def test_quota_is_read_from_deployment_conditions_and_job_events() -> None:
     owner, event = refused(QUOTA)
     for pending_s, is_final in ((60, False), (5, True)):
         problem = quota_problem(owner, NOW, pending_s)
@@ -294,7 +294,7 @@ GATED = {
         ),
     ],
 )
-def test_a_pod_that_is_not_admitted_waits_and_for_its_queue_without_end(
+def test_unadmitted_pod_waits_without_limit_for_its_queue(
     gate: str, sentence: str, trouble: Trouble
 ) -> None:
     found = pod(

@@ -65,7 +65,7 @@ def test_options_come_from_the_settings() -> None:
 POOL = {"size": 1, "memory_bytes": 2**33}
 
 
-def test_pools_of_size_0_are_none_and_the_others_are_sorted_by_name() -> None:
+def test_empty_pools_are_left_out_and_others_sorted_by_name() -> None:
     pools = {
         "off": {"size": 0},
         "large": {**POOL, "size": 2},

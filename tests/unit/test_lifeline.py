@@ -27,7 +27,7 @@ def test_a_lock_file_that_was_removed_is_held_by_nobody(tmp_path: Path) -> None:
     assert not lifeline.is_held(str(tmp_path / "gone"))
 
 
-def test_looking_does_not_keep_the_lock_from_a_platform_that_starts(lock: Path) -> None:
+def test_looking_does_not_block_a_starting_platform_from_the_lock(lock: Path) -> None:
     assert not lifeline.is_held(str(lock))
     with lock.open() as platform:
         fcntl.flock(platform, fcntl.LOCK_EX | fcntl.LOCK_NB)

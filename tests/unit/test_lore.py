@@ -61,7 +61,7 @@ def test_regular_expressions_are_searched() -> None:
     "key",
     ["(a+)+b", "(a|a)*b", "a.*b.*c", r"(x)\1", "(?=a)b", "a{1000000}", "[", "(((a{40}){40}){40})"],
 )
-def test_a_key_that_could_take_long_is_refused_in_a_sentence(key: str) -> None:
+def test_potentially_slow_key_is_refused_in_a_sentence(key: str) -> None:
     with pytest.raises(InvalidInput, match=r"cannot be used: .*\.$"):
         require_usable(Lorebook(entries=(entry("Fact.", key, is_regex=True),)))
 

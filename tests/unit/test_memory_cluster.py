@@ -17,7 +17,7 @@ async def ignore(line: str) -> None:
     """Lines of a job that nobody reads."""
 
 
-async def test_a_server_that_runs_is_left_alone_and_one_that_died_is_replaced() -> None:
+async def test_running_server_is_left_alone_and_a_dead_one_replaced() -> None:
     cluster = MemoryCluster()
     spec = DeploymentSpec("m-tiny", ("serve",))
     await cluster.apply_deployment(spec)

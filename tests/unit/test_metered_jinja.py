@@ -98,7 +98,7 @@ def test_an_operation_on_large_values_takes_many_steps(template: str) -> None:
         steps(template)
 
 
-def test_a_value_that_is_only_passed_on_takes_no_steps_for_its_size() -> None:
+def test_value_passed_through_costs_no_steps_for_its_size() -> None:
     passed = "{% set y = messages %}{% set z = y %}{{ z | length }}"
     assert steps(passed, messages=["x" * 1_000_000]) < 10
 

@@ -86,7 +86,7 @@ def test_quantized_weights_take_fewer_bytes_and_the_vocabulary_does_not(
     assert weight_bytes(Model("m", shape)) / BILLION == pytest.approx(gigabytes, rel=0.02)
 
 
-def test_quantizing_while_loading_halves_the_layers_and_int8_a_mixtures_experts_alone() -> None:
+def test_online_quantization_halves_layers_and_int8_only_experts() -> None:
     dense = Model("m", read_shape(LLAMA_3_8B), quantization=Quantization.FP8)
     assert weight_bytes(dense) / BILLION == pytest.approx(9.08, rel=0.01)
     experts = Model("m", read_shape(QWEN3_235B), quantization=Quantization.INT8)

@@ -56,14 +56,14 @@ def test_a_task_of_another_version_is_read(tmp_path: Path, more: dict[str, Any])
     assert (task.model.repo, task.dtype, task.upload.folder) == ("acme/tiny", "auto", str(tmp_path))
 
 
-def test_a_serializer_says_when_the_platform_asks_for_an_unknown_dtype() -> None:
+def test_serializer_reports_an_unknown_dtype() -> None:
     for is_quantized in (True, False):
         with pytest.raises(JobFailed, match="does not know the dtype int4") as caught:
             chosen_cast("int4", [], is_quantized)
         assert caught.value.code == "serializer_died"
 
 
-def test_a_job_goes_on_from_the_resume_log_of_the_next_version() -> None:
+def test_job_resumes_from_the_log_of_the_next_version() -> None:
     earlier = {
         "plan": "p", "upload": "u", "pieces": {"w:0": {"sha256": "0" * 64, "crc32": 1, **EXTRA}},
         "parts": {"1": "etag"}, **EXTRA,
@@ -77,7 +77,7 @@ def test_an_open_upload_of_the_next_version_is_read() -> None:
     assert OpenUpload.model_validate_json(content).upload_id == "1"
 
 
-def test_a_model_server_that_the_next_version_started_is_found_again(tmp_path: Path) -> None:
+def test_model_server_of_the_next_version_is_found_again(tmp_path: Path) -> None:
     spec = DeploymentSpec("tiny", ("engine",), {}, resources=Resources(gpu_count=1))
     record = ReplicaRecord(spec, GroupLeader(1, 2.0), 8_000)
     record.write(tmp_path)

@@ -58,7 +58,7 @@ async def test_an_older_count_does_not_undo_a_newer_one() -> None:
     assert counts.occupancy.full == {"a"}
 
 
-async def test_a_submission_may_use_what_those_on_its_engine_do_not() -> None:
+async def test_submission_uses_capacity_its_engine_siblings_leave() -> None:
     counts = Counts()
     counts.capacities = {"a": EnginePlaces(("a", "b"), 8)}
     counts.turns = {"a": 7}

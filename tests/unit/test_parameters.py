@@ -96,14 +96,14 @@ def test_a_new_field_is_an_option_of_submit() -> None:
     assert "--bad-words TEXT Never said; may be repeated." in shown
 
 
-def test_a_new_field_is_in_openais_api_if_it_has_a_name_there() -> None:
+def test_named_new_field_is_in_openais_api() -> None:
     for names in with_more_fields()["openai"]:
         assert {"calm", "avoid", "temperature"} <= set(names)
         assert not {"min_tokens", "calmness", "bad_words"} & set(names)
 
 
 @pytest.mark.slow
-def test_a_new_field_is_sent_to_the_model_server_under_its_name() -> None:
+def test_new_field_is_sent_to_the_model_server() -> None:
     found = with_more_fields()
     names = ("min_tokens", "typical_p", "bad_words")
     assert [found["sent"][name] for name in names] == [3, 1.0, []]
@@ -111,7 +111,7 @@ def test_a_new_field_is_sent_to_the_model_server_under_its_name() -> None:
     assert [found["sent_for_chat"][name] for name in names] == [3, 0.25, ["no"]]
 
 
-def test_a_new_field_is_in_the_form_and_in_what_the_form_submits() -> None:
+def test_new_field_is_in_the_form_and_its_submission() -> None:
     found = with_more_fields()
     assert '<input id="min_tokens" name="min_tokens" value="7" inputmode="decimal"' in found["form"]
     assert "0 to 64. No reply is shorter." in found["form"]

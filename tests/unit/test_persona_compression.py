@@ -31,7 +31,7 @@ def test_names_and_numbers_weigh_more_than_words() -> None:
 
 
 @pytest.mark.parametrize("budget", [25, 35, 50])
-def test_the_rule_keeps_more_facts_than_the_cut_in_as_many_tokens(budget: int) -> None:
+def test_rule_keeps_more_facts_than_the_cut_in_equal_tokens(budget: int) -> None:
     parts = sentences(MARLOWE)
     by_cut, by_rule = cut(parts, sizes(parts), budget), extract(parts, sizes(parts), budget)
     assert len(by_rule.split()) <= budget
@@ -50,7 +50,7 @@ def test_sentences_that_add_nothing_are_dropped_first() -> None:
     assert places == sorted(places), "in the order of the original"
 
 
-def test_a_persona_that_fits_is_kept_but_for_what_is_said_twice() -> None:
+def test_fitting_persona_loses_only_repetitions() -> None:
     parts = sentences(MARLOWE)
     assert kept_share(MARLOWE, extract(parts, sizes(parts), 1_000)) == 1.0
     assert cut(parts, sizes(parts), 1_000) == MARLOWE

@@ -73,9 +73,7 @@ def test_a_base_is_pinned_and_pinned_anew(tmp_path: Path, registry: str) -> None
     )
 
 
-def test_a_base_that_the_registry_does_not_have_stays_as_it_is(
-    tmp_path: Path, registry: str
-) -> None:
+def test_unknown_registry_base_stays_as_it_is(tmp_path: Path, registry: str) -> None:
     path = tmp_path / "x.Dockerfile"
     path.write_text(f"FROM {registry}/python:3.11.99\n")
     done = pin(path)

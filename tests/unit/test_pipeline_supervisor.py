@@ -97,7 +97,7 @@ def test_stages_run_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("may_be_skipped", [False, True])
-def test_a_new_stage_that_was_passed_is_run_late_or_skipped(may_be_skipped: bool) -> None:
+def test_new_stage_already_passed_is_run_late_or_skipped(may_be_skipped: bool) -> None:
     new = Stage.read("scan")
     new.spec = StageSpec("scan", Status.CHECKING, "Scan the weights", may_be_skipped)
     stages = [Stage.RESOLVE, new, Stage.CHECK, Stage.SERIALIZE]

@@ -40,7 +40,7 @@ def test_a_fragment_is_found() -> None:
     assert not FRAGMENT.match("Bytes of the file.")
 
 
-def test_each_call_of_the_sdk_says_what_it_takes_gives_and_raises() -> None:
+def test_each_sdk_call_documents_args_returns_and_raises() -> None:
     """mkdocstrings makes the SDK's reference of these docstrings, in Google's form."""
     lacking: list[str] = []
     for path in sorted((ROOT / "guanaco" / "calls").glob("*.py")):

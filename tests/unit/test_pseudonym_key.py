@@ -23,7 +23,7 @@ def _pseudonym(folder: Path, given: str | None = None) -> str:
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"], ids=["bare", "line", "windows"])
-def test_a_key_that_the_platform_made_may_be_moved_to_the_setting(tmp_path: Path, end: str) -> None:
+def test_generated_key_may_move_to_the_setting(tmp_path: Path, end: str) -> None:
     made = _made(tmp_path)
     text = (tmp_path / PSEUDONYM_KEY).read_text()
     assert _pseudonym(tmp_path / "none", f"hex:{text}{end}") == made

@@ -43,7 +43,7 @@ def fleet(*names: str, max_gpus: int = 8) -> Fleet:
 
 
 @pytest.mark.parametrize("gpu", ["MI325X", "MI300X", "H200"])
-def test_qwen3_235b_fp8_is_served_as_published_by_one_replica_of_eight(gpu: str) -> None:
+def test_qwen3_235b_fp8_is_served_as_published_on_eight_gpus(gpu: str) -> None:
     """TP 8 and EP 8 with an FP8 KV cache."""
     recipe = choose(QWEN, ROLE_PLAY, fleet(gpu))
     assert (recipe.gpu_count, recipe.tensor_parallel, recipe.data_parallel) == (8, 8, 1)
@@ -58,7 +58,7 @@ def test_qwen3_235b_fp8_is_served_as_published_by_one_replica_of_eight(gpu: str)
     assert (recipe.environment.get("VLLM_ROCM_USE_AITER") == "1") == is_amd
 
 
-def test_the_published_split_needs_expert_parallelism_because_fp8_blocks_are_not_cut() -> None:
+def test_published_split_needs_expert_parallelism_for_fp8_blocks() -> None:
     assert obstacle(QWEN.shape, Placement(8, 1, is_expert_parallel=True)) is None
     cut = obstacle(QWEN.shape, Placement(8, 1, is_expert_parallel=False))
     assert cut == "fp8 blocks of 128 do not come out even when 1536 are split over 8 GPUs"
@@ -123,7 +123,7 @@ def test_an_override_of_groups_splits_each_group() -> None:
     assert "--data-parallel-size" in to_vllm_args(recipe)
 
 
-def test_a_model_too_large_for_one_machine_is_split_over_two_where_an_admin_says_so() -> None:
+def test_oversized_model_is_split_over_two_machines_on_request() -> None:
     """Each machine has half of the layers, and splits them over its own GPUs."""
     needs, h100 = Needs(context_tokens=8_192, sessions=8), fleet("H100", max_gpus=8)
     with pytest.raises(NoRecipe):
@@ -139,7 +139,7 @@ def test_a_model_too_large_for_one_machine_is_split_over_two_where_an_admin_says
     assert asked.cpus == 10
 
 
-def test_two_machines_hold_half_of_a_gpus_weights_and_of_each_session() -> None:
+def test_two_machines_halve_weights_and_sessions_of_a_gpu() -> None:
     one, two = (
         plan_memory(LLAMA, GPUS["H100"], Serving(Placement(1, nodes=nodes), 2_048))
         for nodes in (1, 2)
@@ -184,14 +184,14 @@ def test_a_gpu_that_the_platform_lacks_is_a_sentence() -> None:
         choose(LLAMA, CHAT, fleet("H100", "A100-40"), RecipeOverride(gpu="B200"))
 
 
-def test_a_model_that_nobody_understands_is_served_as_an_admin_says() -> None:
+def test_unknown_model_is_served_as_an_admin_says() -> None:
     override = RecipeOverride(gpu="MI300X", gpus=4)
     recipe = pinned(GPUS["MI300X"], CHAT, override, None, stored_bytes=10**9)
     assert (recipe.gpu_count, recipe.tensor_parallel, recipe.sessions) == (4, 4, None)
     assert recipe.machine == machine_needs(4, 10**9)
 
 
-def test_a_replica_asks_its_machine_for_what_its_processes_and_its_artifact_take() -> None:
+def test_replica_requests_what_its_processes_and_artifact_take() -> None:
     recipe = choose(QWEN, ROLE_PLAY, fleet("MI325X"))
     small, large = choose(LLAMA, CHAT, fleet("H100")).machine, recipe.machine
     assert small is not None
@@ -207,7 +207,7 @@ def test_a_replica_asks_its_machine_for_what_its_processes_and_its_artifact_take
     assert to_resources(old, RecipePolicy()).memory_bytes is None
 
 
-def test_the_disk_is_for_the_artifact_as_it_is_stored_and_not_as_it_is_served() -> None:
+def test_disk_holds_the_artifact_as_it_is_stored() -> None:
     plain, quantized = LLAMA, replace(LLAMA, quantization=Quantization.FP8)
     needs = [choose(model, CHAT, fleet("H100")).machine for model in (plain, quantized)]
     assert needs[0] == needs[1]
@@ -239,20 +239,20 @@ def test_heads_that_do_not_divide_leave_splits_out() -> None:
     assert obstacle(shape, Placement(8)) == "28 attention heads cannot be split over 8 GPUs"
 
 
-def test_a_token_of_llama_3_8b_takes_128_kib_and_one_of_deepseek_v3_some_70() -> None:
+def test_token_takes_128_kib_for_llama_and_70_for_deepseek() -> None:
     """2 · 32 layers · 8 heads · 128 · 2 bytes; 61 layers · (512 + 64) · 2 bytes."""
     assert session_bytes(LLAMA.shape, Serving(Placement(1), 16), 16) / 16 == 131_072
     assert session_bytes(DEEPSEEK.shape, Serving(Placement(1), 16), 16) / 16 == 70_272
 
 
-def test_heads_are_stored_again_where_there_are_more_gpus_than_heads() -> None:
+def test_heads_are_repeated_where_gpus_outnumber_them() -> None:
     four, eight = (
         session_bytes(QWEN.shape, Serving(Placement(n, 1, True), 16), 16) for n in (4, 8)
     )
     assert four == eight
 
 
-def test_a_latent_cache_is_not_split_so_groups_hold_more_sessions() -> None:
+def test_latent_cache_is_not_split_so_groups_hold_more_sessions() -> None:
     split = plan_memory(DEEPSEEK, GPUS["MI325X"], Serving(Placement(8, 1, True), 16_384))
     groups = plan_memory(DEEPSEEK, GPUS["MI325X"], Serving(Placement(1, 8, True), 16_384))
     assert groups.sessions > 4 * split.sessions
@@ -302,7 +302,7 @@ def test_what_is_chosen_fits_into_memory(
     assert used <= gpu.memory_bytes * recipe.gpu_memory_utilization
 
 
-def test_the_cluster_is_told_gpus_and_the_image_of_their_kind() -> None:
+def test_cluster_is_told_gpus_and_their_image() -> None:
     recipe = Recipe(gpu_type="MI300X", gpu_count=2, max_model_len=64, image=ImageKind.ROCM)
     policy = RecipePolicy(images={ImageKind.ROCM: "vllm-rocm"})
     resources = to_resources(recipe, policy)

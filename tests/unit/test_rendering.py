@@ -85,7 +85,7 @@ def test_the_oldest_turns_go_in_a_block_then_the_scenario() -> None:
     assert shortest == PERSONA + "Sam: word word word word word \nNia:"
 
 
-def test_too_long_a_persona_or_message_is_refused_with_both_figures() -> None:
+def test_too_long_a_persona_or_message_is_refused_with_figures() -> None:
     with pytest.raises(MessageTooLong, match="take 28 tokens; this model is given 20"):
         prompt(20, turns("word " * 17))
 
@@ -93,7 +93,7 @@ def test_too_long_a_persona_or_message_is_refused_with_both_figures() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=20, deadline=None)
 @given(said=st.lists(words, min_size=1, max_size=14), budget=st.integers(20, 160))
-def test_a_prompt_is_within_its_budget_and_keeps_persona_and_newest_message(
+def test_prompt_keeps_persona_and_newest_message_within_its_budget(
     kind: str, said: list[str], budget: int
 ) -> None:
     newest = said[-1 - (len(said) % 2 == 0)]
@@ -112,7 +112,7 @@ def test_a_prompt_is_within_its_budget_and_keeps_persona_and_newest_message(
 @pytest.mark.parametrize("kind", ["gpt_2", "llama_2", "unigram", "word_piece", "far_reaching"])
 @settings(max_examples=2, deadline=None)
 @given(st.integers(0, 1_000), st.integers(700, 1_500))
-def test_over_200_turns_the_prompt_seldom_begins_anew_and_no_turn_comes_back(
+def test_prompt_seldom_restarts_over_200_turns_and_drops_turns_forever(
     kind: str, seed: int, budget: int
 ) -> None:
     random = Random(seed)
@@ -138,7 +138,7 @@ def test_any_process_finds_the_same_cut() -> None:
         assert cold == prompt(200, said[:end])
 
 
-def test_a_scenario_that_a_long_message_pushed_out_stays_out_while_turns_are_cut() -> None:
+def test_scenario_pushed_out_by_a_long_message_stays_out() -> None:
     said = turns("Hi", "Hello", "word " * 60, "Well", "Yes", "No", "So")
     ends = [1, 3, 5, 7]
     made = [prompt(74, said[:end]) for end in ends]

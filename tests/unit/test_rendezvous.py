@@ -19,9 +19,7 @@ endpoints_lists = st.lists(
 
 
 @given(st.text(max_size=64), endpoints_lists, st.randoms(use_true_random=False))
-def test_every_process_gives_the_same_order_whatever_it_was_told_first(
-    key: str, endpoints: list[str], dice: object
-) -> None:
+def test_every_process_orders_replicas_alike(key: str, endpoints: list[str], dice: object) -> None:
     shuffled = list(endpoints)
     dice.shuffle(shuffled)  # type: ignore[attr-defined]
     order = rendezvous(key, endpoints)
@@ -41,7 +39,7 @@ def test_a_replica_that_goes_leaves_the_others_in_their_order(
 
 @settings(max_examples=15)
 @given(endpoints_lists)
-def test_a_replica_that_comes_takes_its_share_and_moves_nothing_else(endpoints: list[str]) -> None:
+def test_new_replica_takes_its_share_and_moves_nothing_else(endpoints: list[str]) -> None:
     before = {key: rendezvous(key, endpoints)[0] for key in KEYS}
     after = {key: rendezvous(key, [*endpoints, "http://new"])[0] for key in KEYS}
     moved = [key for key in KEYS if before[key] != after[key]]

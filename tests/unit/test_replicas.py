@@ -63,14 +63,14 @@ def test_a_conversation_keeps_to_its_replica_until_that_is_busy(room: Room) -> N
         assert room.choose() == NEAR, "both have their fair share"
 
 
-def test_a_busy_model_s_replicas_get_no_more_than_their_part_of_the_places(room: Room) -> None:
+def test_replicas_of_a_busy_model_get_their_share_of_places(room: Room) -> None:
     with room.under_way(NEAR, 2):
         assert room.chooser.choose(KEY, PAIR, places=6) == NEAR
         assert room.chooser.choose(KEY, PAIR, places=4) == FAR
         assert room.chooser.choose(KEY, PAIR) == NEAR, "where the places are not short"
 
 
-def test_without_room_the_next_is_asked_and_with_none_anywhere_nobody(room: Room) -> None:
+def test_full_replica_passes_to_the_next_and_finally_nobody(room: Room) -> None:
     with room.under_way(NEAR, 64):
         assert room.choose() == FAR
         with room.under_way(FAR, 64), pytest.raises(Overloaded):
@@ -110,14 +110,14 @@ def test_three_faults_without_a_whole_reply_between_them_eject(
     assert room.choose() == FAR
 
 
-def test_replies_that_were_under_way_when_a_replica_died_are_one_fault(room: Room) -> None:
+def test_replies_under_way_at_a_death_are_one_fault(room: Room) -> None:
     with room.under_way(NEAR, 30) as asks:
         for ask in asks:
             ask.note_fault()
     assert room.ejected_for(NEAR) == 1
 
 
-def test_after_an_ejection_one_is_tried_and_its_whole_reply_lets_the_others_in(room: Room) -> None:
+def test_one_whole_trial_reply_ends_an_ejection(room: Room) -> None:
     for _ in range(3):
         room.fail(NEAR)
     room.now += 1
@@ -131,7 +131,7 @@ def test_after_an_ejection_one_is_tried_and_its_whole_reply_lets_the_others_in(r
         assert room.choose() == NEAR
 
 
-def test_a_probe_that_fails_begins_the_next_ejection_twice_as_long(room: Room) -> None:
+def test_failed_probe_doubles_the_next_ejection(room: Room) -> None:
     for _ in range(3):
         room.fail(NEAR)
     lasted = []
@@ -163,7 +163,7 @@ def test_ejections_are_forgotten_after_ten_whole_replies(room: Room) -> None:
     assert room.ejected_for(NEAR) == 1
 
 
-def test_one_that_is_slow_beside_its_peers_is_ejected_longer_each_time(room: Room) -> None:
+def test_slow_replica_is_ejected_longer_each_time(room: Room) -> None:
     for _ in range(20):
         room.reply(FAR, 0.2)
     for _ in range(9):
@@ -189,7 +189,7 @@ def test_the_last_one_is_never_ejected_for_being_slow(room: Room) -> None:
     assert room.is_well(NEAR)
 
 
-def test_where_all_are_ill_the_one_that_will_be_well_first_is_asked(room: Room) -> None:
+def test_soonest_recovering_replica_is_asked_when_all_are_ill(room: Room) -> None:
     for _ in range(3):
         room.fail(NEAR)
     room.now += 0.5
@@ -198,7 +198,7 @@ def test_where_all_are_ill_the_one_that_will_be_well_first_is_asked(room: Room) 
     assert room.choose() == NEAR
 
 
-def test_a_replica_that_answers_others_meanwhile_is_busy_and_not_ill(room: Room) -> None:
+def test_replica_that_answers_others_is_busy_not_ill(room: Room) -> None:
     with room.under_way(NEAR, 2) as (first, second):
         room.now += 1
         assert not first.is_answering

@@ -9,7 +9,7 @@ from guanaco_server.submissions.service import request_hash
 REQUEST = SubmissionRequest(repo="acme/tiny", name="a")
 
 
-def test_a_request_has_the_hash_that_the_version_before_gave_it() -> None:
+def test_request_hash_equals_that_of_the_previous_version() -> None:
     assert (
         request_hash(REQUEST) == "4ad3dfc69362f7e05be86f13ec29e06968b524e674f40d5ca7be812b63feea25"
     )

@@ -63,7 +63,7 @@ async def check(files: dict[str, bytes], kind: SubmissionKind = SubmissionKind.R
         reward_repo(architectures=["GPT2ForSequenceClassification"]),
     ],
 )
-async def test_a_classifier_of_one_label_or_of_alternatives_can_be_a_reward_model(
+async def test_single_or_exclusive_label_classifier_can_be_a_reward_model(
     repo: dict[str, bytes],
 ) -> None:
     assert (await check(repo)).endswith("ForSequenceClassification")
@@ -89,7 +89,7 @@ async def test_what_gives_no_single_score_is_refused_with_a_sentence(
         await check(repo)
 
 
-async def test_a_reward_model_that_is_submitted_as_a_chat_model_is_told_how() -> None:
+async def test_reward_model_submitted_as_chat_model_is_told_how() -> None:
     with pytest.raises(errors.UnsupportedArchitecture) as caught:
         await check(reward_repo(), SubmissionKind.CHAT)
     assert caught.value.hint == "A reward model is submitted with --kind reward."
@@ -110,7 +110,7 @@ async def test_a_reward_model_needs_positions_for_what_it_reads_alone(tmp_path: 
         check_context(model, GenerationParams(max_input_tokens=2_049), SubmissionKind.REWARD)
 
 
-def test_one_logit_is_the_score_and_of_several_the_last_ones_log_odds() -> None:
+def test_single_logit_is_the_score_else_the_last_log_odds() -> None:
     assert reward_score([-3.5]) == -3.5
     assert reward_score([1.0, 3.0]) == pytest.approx(2.0)
     assert reward_score([0.0, 0.0, math.log(2)]) == pytest.approx(0.0)
@@ -198,9 +198,7 @@ def row(name: str, phase: Phase) -> DeploymentRow:
     ("chat", "may_go"),
     [(Phase.READY, False), (Phase.RESTARTING, False), (Phase.SLEEPING, True)],
 )
-def test_a_reward_model_keeps_its_room_while_somebody_who_works_with_it_has_some(
-    chat: Phase, may_go: bool
-) -> None:
+def test_reward_model_keeps_its_room_while_a_user_has_some(chat: Phase, may_go: bool) -> None:
     rows = [row("judge", Phase.READY), row("chat", chat)]
     usage = {
         "judge": DeploymentUsage(Ownership("ada", True, True, frozenset({"chat"}))),

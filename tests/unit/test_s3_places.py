@@ -42,7 +42,7 @@ def test_the_parts_are_as_small_as_their_number_allows(max_bytes: int) -> None:
         (None, "path", "s3.amazonaws.com", "/models/a/b/x"),
     ],
 )
-def test_the_buckets_name_is_in_the_path_or_in_the_hosts_name(
+def test_bucket_name_is_in_the_path_or_the_host(
     endpoint: str | None, addressing: Addressing, host: str, path: str
 ) -> None:
     bucket = Bucket(S3Config(**CONFIG, prefix="a/b", endpoint=endpoint, addressing=addressing))
@@ -50,7 +50,7 @@ def test_the_buckets_name_is_in_the_path_or_in_the_hosts_name(
     assert (url.netloc, url.path) == (host, path)
 
 
-def test_a_presigned_url_carries_no_secret_and_says_when_it_ends() -> None:
+def test_presigned_url_carries_no_secret_and_says_its_end() -> None:
     url = Bucket(S3Config(**CONFIG, url_lifetime_s=4_000)).presign("get_object", "x")
     assert SECRET not in url
     assert "X-Amz-Expires=4000&" in url

@@ -64,9 +64,7 @@ def test_whatever_the_bytes_are_there_is_a_sentence(header: bytes, length: int) 
 
 
 @given(st.dictionaries(st.text(max_size=5), likely_entries, max_size=3), st.integers(0, 16))
-def test_whatever_the_entries_are_they_cover_the_data_or_are_refused(
-    header: dict[str, Any], length: int
-) -> None:
+def test_any_entries_cover_the_data_or_are_refused(header: dict[str, Any], length: int) -> None:
     try:
         infos = parse_header(json.dumps(header).encode(), length)
     except ValueError as error:

@@ -43,7 +43,7 @@ def test_ids_of_a_gateway_fall_with_its_turns() -> None:
 
 
 @pytest.mark.slow
-def test_a_simulated_day_loses_no_turn_and_is_the_same_again() -> None:
+def test_simulated_day_loses_no_turn_and_repeats_exactly() -> None:
     load = scale.Load(2_000)
     day = scale.simulate(load, capacity=8, least=1)
     assert day.turns == pytest.approx(load.turns_a_day, rel=0.05)

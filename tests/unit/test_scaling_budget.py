@@ -31,7 +31,7 @@ def claim(name: str, owner: str, waited_s: float = 0, *, is_patient: bool = Fals
     return Claim(name, owner, ONE, NOW - timedelta(seconds=waited_s), is_patient)
 
 
-def test_free_room_is_granted_to_who_has_least_then_to_who_asked_first() -> None:
+def test_free_room_goes_to_the_poorest_then_the_earliest() -> None:
     claims = [claim("a2", "ada", 30), claim("b1", "bob", 10), claim("c1", "cyd", 20)]
     plan = share(Budget(max_model_servers=3), [tenant("a1", "ada", 0)], claims, Room(), NOW)
     assert plan.granted == ["c1", "b1"]
@@ -70,7 +70,7 @@ def test_the_least_useful_goes(tenants: list[Tenant], victim: str) -> None:
     assert plan.waits == {"b1": f"Stopping {victim} for it."}
 
 
-def test_room_is_granted_only_when_it_is_empty_and_nobody_else_is_stopped_meanwhile() -> None:
+def test_room_is_granted_when_empty_and_stops_nobody_else_meanwhile() -> None:
     tenants = [tenant("a2", "ada")]
     stopping = share(TWO, tenants, [claim("b1", "bob")], ONE, NOW)
     assert (stopping.granted, stopping.victims) == ([], [])

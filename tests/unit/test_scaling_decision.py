@@ -201,7 +201,7 @@ def report(rate: float, p50_ms: float | None) -> StressReport:
     )
 
 
-def test_a_replicas_capacity_is_littles_law_within_what_its_server_allows() -> None:
+def test_replica_capacity_is_littles_law_within_server_limits() -> None:
     assert capacity_shown(report(20, 1_500)) == 30
     assert capacity_shown(report(2, 100)) == LEAST_CAPACITY
     assert capacity_shown(report(2, None)) is None

@@ -60,7 +60,7 @@ def test_the_order_of_ballots_changes_no_bit_of_the_strengths() -> None:
     assert bradley_terry.fit(ballots, 12) == first
 
 
-def test_a_continued_fit_finds_the_same_strengths_also_when_submissions_join() -> None:
+def test_continued_fit_equals_a_fresh_one_when_submissions_join() -> None:
     rng = random.Random(1)
     continued = bradley_terry.ContinuedFit()
     for size in (6, 6, 12):
@@ -70,9 +70,7 @@ def test_a_continued_fit_finds_the_same_strengths_also_when_submissions_join() -
         assert found.errors == pytest.approx(fresh.errors, abs=1e-9)
 
 
-def test_submissions_that_no_user_connects_and_those_that_always_win_have_finite_strengths() -> (
-    None
-):
+def test_unconnected_and_unbeaten_submissions_have_finite_strengths() -> None:
     found = bradley_terry.fit([(1, 2)] * 50 + [(5, 6)] * 50, 5)
     assert found.values[0] == pytest.approx(found.values[2])
     assert found.values[0] == pytest.approx(-found.values[1])
@@ -82,14 +80,14 @@ def test_submissions_that_no_user_connects_and_those_that_always_win_have_finite
     assert found.errors[4] > 2  # a prior of one comparison says next to nothing
 
 
-def test_a_user_who_votes_a_lot_weighs_as_much_as_one_who_compares_two() -> None:
+def test_frequent_voter_weighs_as_much_as_one_who_compares_two() -> None:
     many = tuple(2 * index + (index == 0) for index in range(10))  # up for 0 alone
     found = bradley_terry.fit([many], 10)
     assert sum(found.compared) == pytest.approx(2)
 
 
 @pytest.mark.slow
-def test_the_sandwich_covers_the_truth_although_a_users_votes_depend_on_each_other() -> None:
+def test_sandwich_covers_the_truth_under_dependent_votes() -> None:
     rng = random.Random(7)
     truth = [-0.8, -0.3, 0.0, 0.4, 0.7]
     expected = _limit(truth)
@@ -146,7 +144,7 @@ def test_one_reply_has_times_without_an_interval() -> None:
         assert (found.low, found.high, found.n) == (None, None, 1)
 
 
-def test_values_that_are_all_the_same_have_a_mean_without_an_interval() -> None:
+def test_identical_values_have_a_mean_without_interval() -> None:
     for n in (1, 2, 38):
         found = estimators.mean(n, 3 * n, 9 * n)
         assert found is not None
@@ -262,7 +260,7 @@ def test_retention_asks_only_those_whose_next_day_is_over() -> None:
     assert (later.value, later.n) == (pytest.approx(2 / 5), 5)
 
 
-def test_who_cannot_be_told_apart_shares_a_rank_though_that_is_not_transitive() -> None:
+def test_indistinguishable_submissions_share_a_rank() -> None:
     scores = {
         "a": Score(9, 7, 11),
         "b": Score(7, 5, 9),
@@ -289,7 +287,7 @@ def test_the_combined_score_needs_both_and_lies_between_them() -> None:
     assert found["a"].low < found["a"].value < found["a"].high
 
 
-def test_a_burst_is_more_than_the_hour_before_and_the_others_minute_make_likely() -> None:
+def test_burst_exceeds_what_the_hour_and_others_make_likely() -> None:
     quiet, busy, none = 60, 60 * 200, ()
     assert not flags.is_burst(flags.least_burst(), quiet, none)
     assert flags.is_burst(flags.least_burst() + 1, quiet, none)
@@ -301,7 +299,7 @@ def test_a_burst_is_more_than_the_hour_before_and_the_others_minute_make_likely(
     assert not flags.is_rush(250, (3, 1, 2))
 
 
-def test_a_submission_with_fifty_ratings_a_day_has_no_room_for_a_hundred_in_a_minute() -> None:
+def test_hundred_ratings_in_a_minute_are_a_burst() -> None:
     assert flags.is_burst(100, hour_before=2, others=(1, 1))
 
 

@@ -128,7 +128,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", call_names())
-def test_every_call_is_a_method_of_both_clients_with_its_arguments_and_docstring(name: str) -> None:
+def test_every_call_is_a_documented_method_of_both_clients(name: str) -> None:
     function = CALLS[name]
     assert function.__doc__, "every call says what it gives"
     for kind in (Client, AsyncClient):
@@ -199,7 +199,7 @@ def test_submit_sends_the_request_and_a_random_idempotency_key() -> None:
     assert len(keys) == 2
 
 
-def test_submit_is_sent_again_under_the_same_key_when_the_connection_breaks() -> None:
+def test_submit_repeats_under_its_key_when_the_connection_breaks() -> None:
     guanaco, script = client(httpx.ReadError("broken"), httpx.Response(202, json=submission_json()))
     guanaco.submit("org/model")
     first, second = script.requests
@@ -213,7 +213,7 @@ def test_a_message_is_never_sent_twice() -> None:
     assert len(script.requests) == 1
 
 
-def test_a_server_that_is_not_there_is_named_after_three_tries() -> None:
+def test_absent_server_is_named_after_three_tries() -> None:
     guanaco, script = client(httpx.ConnectError("refused"))
     with pytest.raises(errors.ServerUnreachable, match=r"guanaco\.test"):
         guanaco.me()
@@ -288,7 +288,7 @@ async def test_events_go_on_where_the_connection_broke_in_asyncio_too() -> None:
     assert script.requests[1].headers["Last-Event-ID"] == "1"
 
 
-def test_events_give_up_on_a_server_that_does_not_come_back() -> None:
+def test_events_give_up_on_a_server_that_stays_away() -> None:
     guanaco, script = client(
         httpx.Response(200, stream=Broken(submission_events(1))), httpx.ConnectError("gone")
     )
@@ -297,7 +297,7 @@ def test_events_give_up_on_a_server_that_does_not_come_back() -> None:
     assert len(script.requests) == 1 + 8
 
 
-def test_events_of_a_server_that_refuses_are_not_asked_for_again() -> None:
+def test_refusing_server_is_not_asked_for_events_again() -> None:
     guanaco, script = client(refused(errors.SubmissionNotFound("x"), 404))
     with pytest.raises(errors.SubmissionNotFound):
         list(guanaco.events("x"))
@@ -321,7 +321,7 @@ def wait_answers() -> list[httpx.Response]:
     ]
 
 
-def test_wait_follows_events_until_the_submission_is_no_longer_in_progress() -> None:
+def test_wait_follows_events_until_the_submission_is_finished() -> None:
     guanaco, script = client(*wait_answers())
     seen: list[int] = []
     assert guanaco.wait("x", lambda event: seen.append(event.seq)).status == "deployed"
@@ -401,7 +401,7 @@ async def test_clients_are_context_managers() -> None:
         assert (await anyway.me()).name == "alice"
 
 
-def test_a_server_on_this_machine_is_reached_without_the_environments_proxy(
+def test_local_server_is_reached_without_the_environments_proxy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from guanaco.transport import Address

@@ -92,7 +92,7 @@ def test_a_file_with_parts_is_a_prompt_file(tmp_path: Path) -> None:
         ("kind: other\n", "The kind of a prompt is templates, chat_template, file or poet"),
     ],
 )  # fmt: skip
-def test_a_bad_prompt_file_is_one_sentence_with_the_parts_name(
+def test_bad_prompt_file_is_one_sentence_naming_the_part(
     tmp_path: Path, content: str, says: str
 ) -> None:
     path = tmp_path / "prompt.yaml"

@@ -25,7 +25,7 @@ def test_without_a_file_it_is_the_server_on_this_machine(tmp_path: Path) -> None
     assert Profile.load({"GUANACO_PROFILE": str(tmp_path / "none")}) == Profile(DEFAULT_URL, None)
 
 
-def test_only_its_owner_can_read_the_file_and_nothing_else_is_left(tmp_path: Path) -> None:
+def test_only_its_owner_reads_the_file_and_nothing_remains(tmp_path: Path) -> None:
     path = tmp_path / "new" / "profile.json"
     STORED.save(path)
     STORED.save(path)

@@ -32,7 +32,7 @@ def test_events_are_the_same_however_the_bytes_are_cut(cuts: list[int]) -> None:
     assert [event for piece in pieces for event in decoder.feed(piece)] == EVENTS
 
 
-def test_a_new_connection_forgets_a_half_read_event_but_not_the_last_id() -> None:
+def test_new_connection_forgets_half_an_event_but_keeps_the_id() -> None:
     decoder = SseDecoder()
     decoder.feed(b"id: 7\ndata: whole\n\ndata: ha")
     decoder.reset()

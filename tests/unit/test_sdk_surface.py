@@ -55,7 +55,7 @@ def test_the_shipped_bots_are_whole_and_different() -> None:
 
 
 @pytest.mark.parametrize("bot", BOTS.values(), ids=BOTS)
-def test_a_shipped_bot_fits_into_the_smallest_context_that_makes_sense(bot: guanaco.Bot) -> None:
+def test_shipped_bot_fits_into_the_smallest_context(bot: guanaco.Bot) -> None:
     preset = PRESETS["pygmalion"]
     persona = fill(preset.memory_template, bot_name=bot.name, memory=bot.memory)
     assert (

@@ -34,7 +34,7 @@ def stops_at(
     ("p_old", "p_new", "share", "margin"),
     [(0.1, 0.1, 0.5, 0.0), (0.02, 0.02, 0.3, 0.0), (0.3, 0.3, 0.5, 0.0), (0.1, 0.15, 0.5, 0.05)],
 )
-def test_false_alarms_stay_below_alpha_with_a_look_after_every_observation(
+def test_false_alarms_stay_below_alpha_at_every_look(
     p_old: float, p_new: float, share: float, margin: float
 ) -> None:
     """On the boundary of the null, where false alarms are most frequent; a fixed-sample test would give 20 to 40 %."""
@@ -49,7 +49,7 @@ def test_what_is_worse_is_found() -> None:
     assert all(at is not None and at < 1_500 for at in found)
 
 
-def test_a_version_that_fails_every_turn_is_found_within_a_few() -> None:
+def test_always_failing_version_is_found_within_a_few_turns() -> None:
     assert is_worse(Proportion(6, 6), Proportion(0, 120), margin=0.01, alpha=ALPHA / 3)
     assert not is_worse(Proportion(1, 1), Proportion(0, 120), margin=0.01, alpha=ALPHA / 3)
 
@@ -71,7 +71,7 @@ def test_the_evidence_is_one_on_average_where_nothing_is_worse() -> None:
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.05])
-def test_the_best_of_the_null_is_where_a_fine_search_finds_it(margin: float) -> None:
+def test_best_of_the_null_equals_a_fine_search(margin: float) -> None:
     new, old = Proportion(9, 30), Proportion(3, 90)
     both = [
         sum(

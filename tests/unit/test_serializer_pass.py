@@ -90,7 +90,7 @@ def test_each_byte_is_read_once_and_written_once_and_hashed() -> None:
 
 
 @pytest.mark.slow
-def test_a_pass_that_broke_off_goes_on_without_reading_what_it_had() -> None:
+def test_broken_pass_resumes_without_rereading() -> None:
     plan, files = planned({f"t{number}": big(16 * MIB, number) for number in range(6)})
     sink = MemorySink(plan.layout.total_bytes)
     saved: list[bytes] = []
@@ -184,7 +184,7 @@ def _from_bits(bits: int) -> float:
 
 @settings(deadline=None)
 @given(st.sampled_from(["BF16", "F16", "F32"]), st.binary(min_size=4, max_size=64))
-def test_what_is_no_nan_survives_the_way_to_float32_and_back(dtype: str, data: bytes) -> None:
+def test_every_number_survives_float32_and_back(dtype: str, data: bytes) -> None:
     whole = memoryview(data)[: len(data) // 4 * 4]
     if not has_nan(whole, dtype):
         assert from_float32(to_float32(whole, dtype), dtype).tobytes() == bytes(whole)

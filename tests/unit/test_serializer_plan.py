@@ -23,7 +23,7 @@ def file_of(path: str, *tensors: tuple[str, str, int]) -> WeightFile:
     return WeightFile(path, tuple(infos), data_offset=100)
 
 
-def test_small_tensors_share_a_request_and_large_ones_are_cut_into_pieces() -> None:
+def test_small_tensors_share_requests_and_large_ones_are_cut() -> None:
     file = file_of(
         "a",
         ("small", "BF16", 10),
@@ -43,7 +43,7 @@ def test_a_request_never_spans_two_files() -> None:
     assert [(run.path, len(run.pieces)) for run in plan.runs] == [("a", 1), ("b", 1)]
 
 
-def test_a_cast_halves_what_is_written_and_not_what_is_read() -> None:
+def test_cast_halves_writes_but_not_reads() -> None:
     plan = make_plan([file_of("a", ("x", "F32", 12 * MIB), ("i", "I16", 4))], "BF16", {})
     assert [(t.dtype, t.size_bytes) for t in plan.tensors] == [("BF16", 24 * MIB), ("I16", 8)]
     assert sum(run.end - run.start for run in plan.runs) == 48 * MIB + 8

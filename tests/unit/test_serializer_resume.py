@@ -78,7 +78,7 @@ def uninterrupted() -> bytes:
 
 @pytest.mark.parametrize("workers", [1, 4])
 @pytest.mark.parametrize("room", [0, 1, 2, 5, 9, 13, 16, 17])
-def test_an_upload_cut_after_any_part_ends_as_one_that_was_not(room: int, workers: int) -> None:
+def test_upload_cut_after_any_part_ends_like_an_uncut_one(room: int, workers: int) -> None:
     plan, files = checkpoint()
     saved: list[bytes] = []
     journal = ResumeLog("p", "u", None, saved.append, interval_s=0)
@@ -91,7 +91,7 @@ def test_an_upload_cut_after_any_part_ends_as_one_that_was_not(room: int, worker
     assert bucket.assembled() == uninterrupted()
 
 
-def test_a_header_whose_part_was_not_sent_is_written_again_though_its_first_piece_is_done() -> None:
+def test_unsent_header_is_rewritten_although_its_first_piece_is_done() -> None:
     """The header of ``large`` ends where a part ends, and its first piece is the next part, sent before."""
     plan, files = header_and_data_in_different_parts()
     assert not tensorizer_file.is_checked(plan.layout.tensors[1].tensor)

@@ -161,7 +161,7 @@ def test_a_wrong_log_level_names_the_right_ones(tmp_path: Path) -> None:
         ("postgresql://u:secret@db:port/x", "It cannot be read as a URL."),
     ],
 )
-def test_a_database_of_another_kind_is_one_sentence_without_the_url(url: str, says: str) -> None:
+def test_unsupported_database_is_one_sentence_without_the_url(url: str, says: str) -> None:
     said = refusal({"GUANACO_DATABASE_URL": url})
     assert said.startswith(f"GUANACO_DATABASE_URL: {says} Write postgresql://")
     assert "secret" not in said

@@ -62,7 +62,7 @@ def test_a_quiet_characters_conversations_share_one_replica(engine: Engine) -> N
     assert {engine.reply(f"conv_{number}") for number in range(50)} == {FIRST}
 
 
-def test_a_hot_character_takes_as_many_replicas_as_its_load_needs(engine: Engine) -> None:
+def test_hot_character_takes_as_many_replicas_as_it_needs(engine: Engine) -> None:
     widths = {}
     for at_once in (3, 7, 40):
         with ExitStack() as stack:

@@ -21,7 +21,7 @@ def plan(policy: SleepPolicy, **servers: float) -> SharedPlan:
     return SharedPlan(SMALL, SERVERS.model_copy(update=servers), 0.1, policy)
 
 
-def test_worth_comes_to_a_verdict_with_fewer_gpu_hours_and_repeats_it() -> None:
+def test_worth_reaches_a_verdict_with_fewer_gpu_hours_reproducibly() -> None:
     worth, use = (simulate_shared(plan(policy)) for policy in ("worth", "least_useful"))  # type: ignore[arg-type]
     assert (worth.decided, use.decided, worth.wrong) == (1, 1, 0)
     assert worth.gpu_hours < use.gpu_hours

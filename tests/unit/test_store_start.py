@@ -52,14 +52,14 @@ async def test_a_start_waits_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("code", ["NoSuchBucket", "AccessDenied", "InvalidAccessKeyId"])
-async def test_what_only_a_person_can_mend_ends_a_start_at_once(code: str) -> None:
+async def test_errors_that_need_a_person_end_a_start_at_once(code: str) -> None:
     store = FailingStore(answered(code, "PutObject", "models", "s3://models/x"), times=1)
     with pytest.raises(StoreUnreachable):
         await wait_until_usable(store)
     assert store.checks == 1
 
 
-async def test_a_folder_that_cannot_be_used_ends_a_start_at_once(tmp_path: Path) -> None:
+async def test_unusable_folder_ends_a_start_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreUnreachable) as caught:
         await wait_until_usable(LocalStore(tmp_path / "file"))

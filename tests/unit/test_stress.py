@@ -50,7 +50,7 @@ def test_each_missed_threshold_is_a_sentence_with_the_figures(
     assert says in report.reasons[0]
 
 
-def test_a_verdict_on_few_requests_does_not_speak_of_95_percent() -> None:
+def test_verdict_on_few_requests_claims_no_95_percent() -> None:
     report = judged([GOOD, LATE])
     assert (
         report.reasons[0]
@@ -83,7 +83,7 @@ def test_the_verdict_says_how_sure_it_is(
     assert report.confidence == pytest.approx(confidence, abs=0.001)
 
 
-def test_a_load_is_given_up_early_by_chance_only_where_the_server_misses_its_limit() -> None:
+def test_load_ends_early_only_where_the_server_misses_its_limit() -> None:
     def given_up(share_over: float) -> float:
         draws = random.Random(7)
         return mean(
@@ -99,7 +99,7 @@ def test_a_load_is_given_up_early_by_chance_only_where_the_server_misses_its_lim
     assert given_up(0.5) == 1.0
 
 
-def test_arrivals_are_those_of_users_who_do_not_know_of_each_other() -> None:
+def test_arrivals_are_those_of_independent_users() -> None:
     load = Load(10, 2_000)
     due = list(arrivals(load))
     gaps = [after - before for before, after in pairwise(due)]
@@ -108,7 +108,7 @@ def test_arrivals_are_those_of_users_who_do_not_know_of_each_other() -> None:
     assert mean(gap > 0.1 for gap in gaps) == pytest.approx(0.368, abs=0.05), "exponential gaps"
 
 
-async def test_what_is_under_way_is_given_up_once_the_load_is_decided() -> None:
+async def test_pending_requests_are_dropped_once_the_load_is_decided() -> None:
     given_up: list[str] = []
 
     async def measure(prompt: str, due: float) -> RequestResult:
@@ -128,7 +128,7 @@ async def test_what_is_under_way_is_given_up_once_the_load_is_decided() -> None:
     assert given_up == ["hangs"]
 
 
-async def test_a_reply_that_is_the_best_of_several_is_not_streamed() -> None:
+async def test_best_of_several_replies_is_not_streamed() -> None:
     server = MemoryModelServer(Script(pieces=("Aye", ".")))
     params = GenerationParams(best_of=2)
     result = await measure_reply(server, "memory://x", Generation("x", "Hi", params), 0.0)
@@ -170,7 +170,7 @@ async def checked(
 
 
 @pytest.mark.slow
-async def test_a_fast_server_is_judged_at_a_higher_rate_and_its_knee_is_found(
+async def test_fast_server_is_judged_higher_and_its_knee_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     report = await checked(monkeypatch, 0.004, LoadPlan(2, 1, 60))
@@ -186,7 +186,7 @@ async def test_a_fast_server_is_judged_at_a_higher_rate_and_its_knee_is_found(
 
 
 @pytest.mark.slow
-async def test_a_server_that_bears_only_the_required_rate_passes_at_that_rate(
+async def test_server_passes_at_exactly_the_required_rate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     report = await checked(monkeypatch, 0.02, LoadPlan(20, 0.1, 60))
@@ -199,7 +199,7 @@ async def test_a_server_that_bears_only_the_required_rate_passes_at_that_rate(
     assert report.loads[0].why
 
 
-async def test_a_server_that_cannot_bear_the_required_rate_is_refused_before_all_was_sent(
+async def test_server_below_the_required_rate_is_refused_early(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     report = await checked(monkeypatch, 2.0, LoadPlan(20, 60, 60))

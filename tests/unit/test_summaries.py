@@ -27,7 +27,7 @@ def test_the_first_summary_is_due_before_anything_is_cut() -> None:
     assert (due.previous, due.until, len(due.turns)) == (None, 8, 8)
 
 
-def test_the_next_one_is_due_when_a_third_of_the_room_is_new() -> None:
+def test_summary_is_due_when_a_third_of_room_is_new() -> None:
     turns = talk(16)
     turns[12] = turns[12]._replace(summary=Summary("They walked.", 8, "rule"))
     assert unsummarized(turns, room=ROOM) is None
@@ -38,7 +38,7 @@ def test_the_next_one_is_due_when_a_third_of_the_room_is_new() -> None:
     assert [turn.position for turn in due.turns] == list(range(9, 19))
 
 
-def test_the_newest_exchange_is_left_out_for_it_may_be_replaced() -> None:
+def test_newest_exchange_is_left_out_of_summaries() -> None:
     due = unsummarized(talk(12), room=ROOM)
     assert due is not None
     assert due.until == 10

@@ -70,7 +70,7 @@ async def kitchen() -> AsyncIterator[Kitchen]:
     await asyncio.to_thread(kitchen.queue.close)
 
 
-async def test_one_prompt_of_a_template_is_rendered_at_a_time_and_another_template_goes_past(
+async def test_one_prompt_of_a_template_renders_while_others_pass(
     kitchen: Kitchen,
 ) -> None:
     slow = [kitchen.ask(f"s{n}") for n in range(5)]
@@ -97,7 +97,7 @@ async def test_templates_take_turns_however_many_prompts_of_one_wait(kitchen: Ki
     assert kitchen.begun[2:] == ["c0", "d0", "a1", "a2", "a3"]
 
 
-async def test_more_than_may_wait_for_a_template_are_refused_and_another_one_is_not(
+async def test_overfull_template_queue_refuses_only_its_own(
     kitchen: Kitchen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(template_queue, "MAX_WAITING", 2)
@@ -129,7 +129,7 @@ async def test_of_a_template_that_takes_long_fewer_may_wait(
     await asyncio.gather(*taken)
 
 
-async def test_a_prompt_whose_turn_comes_too_late_is_refused_and_those_behind_it_are_served(
+async def test_late_prompt_is_refused_and_those_behind_are_served(
     kitchen: Kitchen,
 ) -> None:
     first, late, behind = kitchen.ask("a0"), kitchen.ask("a1", within_s=0), kitchen.ask("a2")
@@ -151,7 +151,7 @@ async def test_who_leaves_while_waiting_or_rendering_holds_nobody_up(kitchen: Ki
     assert await behind == "A2"
 
 
-async def test_a_fault_of_the_work_is_the_callers_and_the_next_one_is_served(
+async def test_failed_work_is_its_callers_and_the_next_is_served(
     kitchen: Kitchen,
 ) -> None:
     def broken() -> str:

@@ -74,7 +74,7 @@ def test_every_module_is_pinned_to_one_version(blocks: dict[str, list[Any]]) -> 
     assert all(each["version"].startswith("~> ") for each in providers.values())
 
 
-def test_what_is_referred_to_is_there_and_every_variable_is_used(
+def test_references_exist_and_every_variable_is_used(
     blocks: dict[str, list[Any]],
 ) -> None:
     said = " ".join(texts(list(blocks.values())))
@@ -88,7 +88,7 @@ def test_what_is_referred_to_is_there_and_every_variable_is_used(
     assert set(used) <= resources | data
 
 
-def test_the_bucket_and_its_rights_are_those_of_the_manifests_and_the_handbook(
+def test_bucket_and_rights_match_manifests_and_handbook(
     blocks: dict[str, list[Any]],
 ) -> None:
     variables = named(blocks, "variable")
@@ -102,7 +102,7 @@ def test_the_bucket_and_its_rights_are_those_of_the_manifests_and_the_handbook(
     assert [one["actions"] for one in statements] == [one["Action"] for one in written["Statement"]]
 
 
-def test_gpu_nodes_have_the_types_of_the_overlay_within_its_quota(
+def test_gpu_nodes_match_the_overlay_within_its_quota(
     blocks: dict[str, list[Any]],
 ) -> None:
     worker, quota = yaml.safe_load_all((K8S / "overlays" / "nvidia" / "gpus.yaml").read_text())
@@ -116,7 +116,7 @@ def test_gpu_nodes_have_the_types_of_the_overlay_within_its_quota(
     assert int(settings["GUANACO_ENGINE_CACHE_BYTES"]) < 75 * 1024**3, "the disk of a node's pod"
 
 
-def test_the_database_is_where_the_network_policy_lets_the_platform_go(
+def test_database_is_where_the_network_policy_allows(
     blocks: dict[str, list[Any]],
 ) -> None:
     port = named(blocks, "module")["database"]["port"]
@@ -130,7 +130,7 @@ def test_the_database_is_where_the_network_policy_lets_the_platform_go(
     assert port in allowed
 
 
-def test_no_secret_is_shown_and_the_readme_makes_those_that_the_manifests_name(
+def test_secrets_are_hidden_and_the_readme_makes_all_named(
     blocks: dict[str, list[Any]],
 ) -> None:
     outputs = named(blocks, "output")

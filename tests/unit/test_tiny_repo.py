@@ -76,7 +76,7 @@ def test_the_repo_is_complete_and_small(repo: Path) -> None:
     assert sum(path.stat().st_size for path in repo.iterdir()) < 3_500_000
 
 
-def test_the_weights_have_the_shapes_and_the_type_that_the_config_says(repo: Path) -> None:
+def test_weights_have_the_shapes_and_type_of_the_config(repo: Path) -> None:
     config = json.loads((repo / "config.json").read_text())
     infos: dict[str, TensorInfo] = {
         info.name: info for info in read_header(repo / "model.safetensors")[0]

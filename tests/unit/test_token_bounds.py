@@ -47,7 +47,7 @@ def test_a_text_has_no_more_tokens_than_its_bound(kind: str, said: list[str]) ->
 @pytest.mark.parametrize("kind", BOUNDED)
 @settings(max_examples=20, deadline=None)
 @given(said=st.lists(texts, min_size=1, max_size=6), budget=st.integers(60, 400))
-def test_a_prompt_within_its_bound_is_the_one_that_counting_makes(
+def test_prompt_within_its_bound_equals_the_counted_one(
     kind: str, said: list[str], budget: int
 ) -> None:
     counter = counter_of(kind)

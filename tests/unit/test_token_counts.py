@@ -29,7 +29,7 @@ EXACT = [kind for kind in KINDS if kind not in ("far_reaching", "with_greedy_add
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=150, deadline=None)
 @given(sequences)
-def test_a_sum_that_is_called_exact_is_the_count_of_the_whole(kind: str, said: list[str]) -> None:
+def test_exact_sum_equals_the_count_of_the_whole(kind: str, said: list[str]) -> None:
     counter = counter_of(kind)
     total = counter.sequence([counter.piece(text) for text in said])
     if total.is_exact:
@@ -82,7 +82,7 @@ def test_special_tokens_are_breaks_whatever_the_tokenizer_does_besides() -> None
         {"added_tokens": [{"content": "x", "single_word": True}]},
     ],
 )  # fmt: skip
-def test_what_could_reach_over_a_lines_end_leaves_no_break_there(
+def test_text_that_could_span_a_line_end_breaks_nowhere(
     changed: dict[str, object],
 ) -> None:
     plain = {"model": {"type": "BPE", "vocab": {}}, "added_tokens": []}

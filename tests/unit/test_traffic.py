@@ -34,12 +34,12 @@ def test_one_session_alone_is_bound_by_reading_the_weights() -> None:
     assert step == pytest.approx(16.06e9 / (3.35e12 * BANDWIDTH_SHARE) + STEP_S, rel=0.01)
 
 
-def test_a_prompt_is_bound_by_two_operations_a_weight_and_token() -> None:
+def test_prompt_is_bound_by_two_operations_per_weight_and_token() -> None:
     seconds = prefill_s(LLAMA, GPUS["H100"], Serving(Placement(1), 2_048), 1_000, 1_000)
     assert seconds == pytest.approx(2 * 7.5e9 * 1_000 / (989.5e12 / 2), rel=0.05)
 
 
-def test_a_small_batch_of_a_mixture_reads_the_experts_that_it_chose_only() -> None:
+def test_small_batch_of_a_mixture_reads_only_chosen_experts() -> None:
     serving = Serving(Placement(8, 1, True), 2_048)
     one, many = (decode_step_s(QWEN, GPUS["H200"], serving, n, 64) for n in (1, 256))
     assert many > 3 * one
@@ -69,7 +69,7 @@ def test_a_faster_reply_is_a_smaller_batch() -> None:
     assert plan(replace(TRAFFIC, tokens_per_second=60)).capacity.batch < plan().capacity.batch
 
 
-def test_a_gpu_that_is_too_small_or_too_slow_has_no_plan() -> None:
+def test_too_small_or_slow_a_gpu_has_no_plan() -> None:
     assert plan_traffic(Model("q", QWEN.shape), TRAFFIC, GPUS["L40S"], PRICES, max_gpus=2) is None
     hurried = replace(TRAFFIC, tokens_per_second=5_000)
     assert plan_traffic(LLAMA, hurried, GPUS["H100"], PRICES) is None

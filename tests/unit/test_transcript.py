@@ -80,7 +80,7 @@ class Teller:
     budget=st.integers(8, 300),
     talk=st.lists(st.tuples(moves, contents, contents), min_size=1, max_size=30),
 )
-def test_each_prompt_of_a_conversation_is_the_one_rendered_from_nothing(
+def test_each_prompt_of_a_conversation_equals_a_fresh_rendering(
     kind: str,
     formatter: PromptFormatter,
     bot: Bot,
@@ -152,7 +152,7 @@ def test_what_belongs_to_another_is_not_gone_on_with() -> None:
     assert kept.transcript.next_prompt(layout, kept.turns, gpt_2, 500)
 
 
-def test_it_keeps_its_layout_where_there_are_more_than_are_remembered() -> None:
+def test_layout_is_kept_when_more_bots_exist_than_remembered() -> None:
     layout = formatter_layout(PromptFormatter(), GREETING, "Sam")
     formatter_layout.cache_clear()
     again = GREETING.model_copy()

@@ -75,7 +75,7 @@ def test_whoever_has_the_fewest_turns_under_way_comes_first() -> None:
     assert served(queue, 4, places=4) == ["quick/a", "quick/a", "slow/b", "slow/a"]
 
 
-def test_the_newest_turn_of_whoever_has_the_most_waiting_is_crowded_out() -> None:
+def test_newest_turn_of_the_longest_waiter_is_crowded_out() -> None:
     queue = TurnQueue()
     queue.add(of("quiet/a"))
     queue.add(of("loud/a"))
@@ -117,7 +117,7 @@ def test_a_gateway_alone_holds_what_it_needs_and_a_reserve() -> None:
     assert places_for(claim(0, app=100), [], 8) == 8
 
 
-def test_gateways_that_want_more_than_there_is_get_it_in_proportion() -> None:
+def test_gateways_share_scarce_places_in_proportion() -> None:
     assert places_for(claim(0, b"a", app=30), [claim(0, b"b", app=10)], 8) == 6
     assert places_for(claim(0, b"b", app=10), [claim(0, b"a", app=30)], 8) == 2
     assert places_for(claim(0, b"b", app=1), [claim(0, b"a", app=1_000)], 8) == 1, (
@@ -177,7 +177,7 @@ def test_no_place_is_taken_before_it_was_given_up() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_gateways_never_hold_more_than_there_is_and_agree_in_the_end(seed: int) -> None:
+def test_gateways_never_exceed_the_places_and_finally_agree(seed: int) -> None:
     """Each decides in its turn, of what the others wrote down last."""
     chance = random.Random(seed)
     capacity = chance.randint(1, 12)

@@ -11,7 +11,7 @@ from guanaco_server.runtime.waiting import happens
 
 
 @pytest.mark.parametrize("steps", range(4))
-async def test_a_cancellation_in_the_moment_of_the_event_is_not_lost(steps: int) -> None:
+async def test_cancellation_at_the_moment_of_the_event_is_kept(steps: int) -> None:
     changed = ChangeSignal()
 
     async def watch_for_ever() -> None:

@@ -9,7 +9,7 @@ from guanaco.leaderboard import Leaderboard, LeaderboardRow
 from guanaco_server.web.boards import Boards
 
 
-async def test_a_board_is_read_anew_for_a_submission_that_it_does_not_hold_yet() -> None:
+async def test_board_is_reread_for_a_submission_it_lacks() -> None:
     names: list[str] = ["one"]
 
     async def read(competition: str) -> Leaderboard:

@@ -76,9 +76,7 @@ def test_public_addresses_are_allowed(address: str) -> None:
         ("https://example.org/\r\nX: y", "characters"),
     ],
 )
-def test_a_url_that_nothing_would_be_sent_to_is_refused_in_a_sentence(
-    url: str, sentence: str
-) -> None:
+def test_unusable_url_is_refused_in_a_sentence(url: str, sentence: str) -> None:
     with pytest.raises(InvalidInput, match=sentence):
         require_allowed_url(url, allow_private=False)
 
@@ -91,7 +89,7 @@ def test_a_public_url_is_taken(url: str) -> None:
 
 
 @pytest.mark.parametrize("addresses", [["127.0.0.1"], ["8.8.8.8", "10.0.0.1"], ["::ffff:7f00:1"]])
-async def test_a_name_that_leads_inside_is_refused_before_anything_is_sent(
+async def test_internal_name_is_refused_before_anything_is_sent(
     addresses: list[str],
 ) -> None:
     async def resolve(_host: str, _port: int) -> list[str]:
@@ -103,21 +101,21 @@ async def test_a_name_that_leads_inside_is_refused_before_anything_is_sent(
 
 
 @pytest.mark.parametrize("host", ["2130706433", "0x7f000001", "127.1"])
-async def test_an_address_in_an_odd_spelling_is_looked_at_as_what_it_means(host: str) -> None:
+async def test_oddly_spelled_address_is_judged_by_its_meaning(host: str) -> None:
     courier = WebhookClient(allow_private=False, timeout_s=5)
     answer = await courier.post(f"https://{host}/", {}, b"{}")
     assert answer.status is None
     assert answer.result in ("the host's address is not a public one", "the host has no address")
 
 
-async def test_a_name_that_cannot_be_a_name_is_an_answer_too() -> None:
+async def test_impossible_name_is_an_answer_too() -> None:
     answer = await WebhookClient(allow_private=False, timeout_s=5).post(
         f"https://{'a' * 64}.org/", {}, b""
     )
     assert answer.result == "the host has no address"
 
 
-async def test_it_connects_to_the_address_it_looked_at_and_asks_once(
+async def test_connection_goes_to_the_resolved_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked, called = [], []

@@ -21,7 +21,7 @@ def test_it_is_the_standards_own_example() -> None:
     assert signature(SECRET, ID, TIMESTAMP, BODY) == SIGNATURE
 
 
-def test_a_receiver_takes_what_was_signed_with_any_of_its_secrets() -> None:
+def test_receiver_accepts_a_signature_of_any_of_its_secrets() -> None:
     other = "whsec_" + "A" * 32
     assert verify([other, SECRET], HEADERS, BODY, now=TIMESTAMP + 299) == ID
 

@@ -29,14 +29,14 @@ FAR = contender("far", 5, 95)
 NEW = contender("new", 3, 2)
 
 
-def test_what_is_known_is_worth_nothing_and_what_is_open_something() -> None:
+def test_settled_submissions_are_worth_nothing_and_open_ones_something() -> None:
     found = worths([LEADER, NEAR, FAR], MARGIN)
     assert found["far"] == NOTHING
     assert found["near"].rate > 0
     assert found["leader"].rate > 0
 
 
-def test_a_newcomer_is_worth_most_and_stays_for_the_ratings_that_it_lacks() -> None:
+def test_newcomer_is_worth_most_until_it_has_its_ratings() -> None:
     found = worths([LEADER, NEAR, FAR, NEW], MARGIN)
     assert max(found, key=lambda name: found[name].rate) == "new"
     assert found["new"].ratings == 15
@@ -75,7 +75,7 @@ def test_who_is_awake_pays_nothing_to_stay() -> None:
     )
 
 
-def test_a_long_swap_is_not_made_for_ratings_of_a_moment() -> None:
+def test_long_swap_is_not_made_for_a_few_ratings() -> None:
     # The twin lacks more by a little, and some ten ratings settle it.
     leader, one = contender("leader", 750, 250), contender("one", 75, 45, is_awake=True)
     for wake_s, changes in ((120.0, False), (0.0, True)):
@@ -93,7 +93,7 @@ def test_the_least_worth_makes_room_for_the_most_worth() -> None:
     assert best_change({}, ["a"], ["b"]) is None, "nothing is known of either"
 
 
-def test_one_that_is_due_is_heard_again_although_all_is_known() -> None:
+def test_due_submission_is_heard_again_although_settled() -> None:
     found = worths([LEADER, FAR, replace(FAR, submission_id="due", is_due=True)], MARGIN)
     assert found["due"].ratings == 20
     assert found["due"].rate > found["far"].rate == 0
@@ -106,7 +106,7 @@ def test_worth_is_never_below_nothing(votes: list[tuple[int, int]]) -> None:
     assert all(0 <= worth.rate < float("inf") for worth in found.values())
 
 
-def test_the_pace_is_the_servers_time_by_the_ratings_that_came() -> None:
+def test_pace_is_server_time_by_ratings_received() -> None:
     pace = RatingPace()
     assert pace.rating_s == USUAL_RATING_S
     for minute in range(0, 120, 10):  # two servers, 30 ratings each minute in all

@@ -81,7 +81,7 @@ async def test_who_leaves_when_the_turn_came_passes_it_on() -> None:
     assert writers.wrote == ["last"]
 
 
-async def test_a_turn_that_does_not_come_is_an_error_of_the_database() -> None:
+async def test_missing_turn_is_a_database_error() -> None:
     writers = Writers(patience_s=0.01)
     writers.end_first.set()
     async with writers.queue.turn(is_urgent=False):
