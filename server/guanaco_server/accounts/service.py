@@ -140,7 +140,7 @@ class AccountService:
 
     async def role_of(self, account_id: str) -> Role:
         async with self._database.read() as session:
-            return Role((await queries.account_by_id(session, account_id)).role)
+            return (await queries.account_by_id(session, account_id)).role
 
     async def built_in(self, name: str, role: Role) -> Account:
         """An account of the platform's own, which needs no key; made if new. AccountRoleConflict if it has another role."""
@@ -192,7 +192,7 @@ class AccountService:
 
 
 def _account(row: AccountRow, may_choose_models: bool = False) -> Account:
-    return Account(row.id, row.name, Role(row.role), may_choose_models)
+    return Account(row.id, row.name, row.role, may_choose_models)
 
 
 def _named(key: ApiKey) -> str:

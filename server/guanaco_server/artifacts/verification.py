@@ -63,7 +63,10 @@ class ArtifactVerifier:
     async def against_hub(self, key: str) -> list[str]:
         """One sentence for each thing that is not what the repo at its commit makes."""
         manifest = await self._manifest(key)
-        job = await self._job(manifest)
+        dtype = WeightDtype.read(manifest.dtype)
+        if dtype.is_unknown:
+            return [f"Only a newer version of Guanaco can compare it: its dtype is {dtype}."]
+        job = await self._job(manifest, dtype)
         if job.key != key:
             return [f"{manifest.repo} at {manifest.commit[:8]} makes an artifact of another key."]
         return await asyncio.to_thread(_hub_differences, job, manifest)
@@ -80,13 +83,13 @@ class ArtifactVerifier:
         except (FileNotFoundError, CorruptConfig):
             return None
 
-    async def _job(self, manifest: Manifest) -> SerializerJob:
+    async def _job(self, manifest: Manifest, dtype: WeightDtype) -> SerializerJob:
         snapshot = await self._hub.resolve(manifest.repo, manifest.commit)
         model = await check_repo(self._hub, snapshot, NO_LIMITS, manifest.base_commit)
         return serializer_job(
             snapshot,
             model,
-            WeightDtype(manifest.dtype),
+            dtype,
             self._hub_endpoint,
             memory_bytes=0,
             base_key=manifest.adapter.base_key if manifest.adapter else None,

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from guanaco.chat import Bot, Sender
 from guanaco.competitions import OPEN
+from guanaco.personas import PersonaMethod
 from guanaco_server.database.tables import Table
 from guanaco_server.database.types import EnumText, JsonColumn, Pydantic, UtcDateTime
 from guanaco_server.routing.snapshot import DecisionRecord
@@ -156,7 +157,7 @@ class PersonaVersionRow(Table):
     )
 
     key: Mapped[str] = mapped_column(String(64), primary_key=True)
-    method: Mapped[str] = mapped_column(String(16), primary_key=True)
+    method: Mapped[PersonaMethod] = mapped_column(EnumText(PersonaMethod), primary_key=True)
     account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"))
     user_id: Mapped[str] = mapped_column(String(128))
     character: Mapped[str | None] = mapped_column(String(64))

@@ -169,7 +169,7 @@ class IdempotencyService:
             return None
         plain = zlib.decompress(opened)
         end = 4 + int.from_bytes(plain[:4], "big")
-        status, headers = json.loads(plain[4:end])
+        status, headers, *_ = json.loads(plain[4:end])  # a newer version may say more
         return KeptAnswer(status, tuple((name, value) for name, value in headers), plain[end:])
 
     def _cipher(self, request: KeyedRequest) -> AESGCM:

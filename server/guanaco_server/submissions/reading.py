@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco.submissions import Rollout, StageRun, Status, Submission, Unserved
+from guanaco.submissions import Rollout, StageRun, Submission, Unserved
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.submissions import queries
 from guanaco_server.submissions.lifecycle import SERVED
@@ -47,7 +47,7 @@ async def read_whole(
     stages = await queries.stage_runs(session, row.id)
     rollout = await newest_rollout(session, row.id)
     aliases = [str(alias) for alias in await queries.aliases_of(session, row.id)]
-    is_served = Status(row.status) in SERVED
+    is_served = row.status in SERVED
     unserved = await deployments.unserved_within(session, row.id) if is_served else None
     return read_submission(row, stages, rollout, aliases, unserved)
 

@@ -155,7 +155,7 @@ class SubmissionService:
             row = await self._insert(account, request, idempotency_key, hub_token)
         except IntegrityError:  # the other of two racers was first: its row is there now
             row = await self._insert(account, request, idempotency_key, hub_token)
-        self._changes.announce(row.id, Status(row.status))
+        self._changes.announce(row.id, row.status)
         return read_submission(row)
 
     async def list_own(self, account: Account, tags: Collection[str] = ()) -> list[Submission]:
@@ -540,7 +540,7 @@ def _serving(row: SubmissionRow) -> ServingSubmission:
         developer=row.developer,
         name=row.name,
         repo=row.repo,
-        status=Status(row.status),
+        status=row.status,
         params=row.params,
         formatter=row.formatter,
         artifact_key=row.artifact_key,

@@ -133,7 +133,7 @@ def _memory(row: ConversationRow, messages: Sequence[MessageRow]) -> Conversatio
                 message=message.position,
                 until=message.summary["until"],
                 text=message.summary["text"],
-                written_by=Author(message.summary["by"]),
+                written_by=Author.read(message.summary["by"]),
             )
             for message in messages
             if message.summary is not None

@@ -38,7 +38,7 @@ class PersonaReader:
         return ConversationPersona(
             original=used.original,
             text=used.text,
-            method=PersonaMethod(used.method),
+            method=used.method,
             kept=used.kept,
             budget_tokens=used.budget_tokens,
             method_version=used.method_version,
@@ -47,6 +47,4 @@ class PersonaReader:
 
 
 def _version(row: PersonaVersionRow) -> PersonaVersion:
-    return PersonaVersion(
-        method=PersonaMethod(row.method), text=row.text, tokens=row.tokens, kept=row.kept
-    )
+    return PersonaVersion(method=row.method, text=row.text, tokens=row.tokens, kept=row.kept)

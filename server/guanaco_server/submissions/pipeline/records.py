@@ -386,7 +386,7 @@ class RunRecords:
         async with self._database.read() as session:
             status = await queries.status_of(session, submission_id)
         if status is not None:
-            self._changes.announce(submission_id, Status(status))
+            self._changes.announce(submission_id, status)
 
     async def _publish(self, session: AsyncSession, run: PipelineRun) -> None:
         """Open the submission to users, or the version beside to new conversations."""

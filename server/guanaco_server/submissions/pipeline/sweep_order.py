@@ -39,7 +39,7 @@ class SweepMember:
 def member_of(row: SubmissionRow) -> SweepMember:
     assert row.sweep is not None
     engine = (row.dtype, row.quantization, max_model_tokens(row.params, row.kind))
-    return SweepMember(row.id, row.sweep, Status(row.status), engine)
+    return SweepMember(row.id, row.sweep, row.status, engine)
 
 
 def held_back(members: Iterable[SweepMember]) -> set[str]:

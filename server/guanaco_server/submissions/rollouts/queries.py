@@ -51,7 +51,7 @@ async def is_in_progress(session: AsyncSession, submission_id: str) -> bool | No
     if newest is not None and newest.phase is RolloutPhase.SHIFTING:
         return newest.canary_s is None  # nobody waits for a canary
     is_rolling = newest is not None and newest.phase.is_in_progress
-    return Status(status).is_in_progress or is_rolling
+    return status.is_in_progress or is_rolling
 
 
 async def shown(session: AsyncSession, arm: Arm) -> CanaryCountRow | None:
