@@ -16,12 +16,12 @@ from guanaco.prompts import (
     PromptFile,
     PromptFormatter,
 )
+from guanaco.yaml_files import parse_yaml
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
 MAX_FILE_BYTES = 131_072  # five templates of 4,096 characters, escaped, fit
-MAX_DEPTH = 16
 POET_SUFFIXES = (".j2", ".jinja")  # a template in Prompt Poet's form
 KEYS_HINT = "It maps " + ", ".join(PromptFormatter.model_fields) + " to templates."
 PARTS_HINT = "docs/prompts.md shows prompt files."
@@ -99,30 +99,13 @@ def _bytes(path: Path) -> bytes:
 
 
 def _parse(path: Path, raw: bytes) -> dict[str, Any]:
-    import yaml
-
     kind = "JSON" if path.suffix == ".json" else "YAML"
     try:
         text = raw.decode("utf-8-sig")
-        value = json.loads(text) if kind == "JSON" else _load_yaml(text)
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        value = json.loads(text) if kind == "JSON" else parse_yaml(text, is_plain=True)
+    except (ValueError, RecursionError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise InvalidFormatter(f"{path} is not {kind}: {reason}.", hint=KEYS_HINT) from None
     if not isinstance(value, dict):
         raise InvalidFormatter(f"{path} holds no mapping.", hint=KEYS_HINT)
     return value
-
-
-def _load_yaml(text: str) -> Any:
-    """Parse YAML without aliases, a few lines of which can stand for gigabytes, and without depths that take quadratic time."""
-    import yaml
-
-    depth = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        depth += isinstance(event, yaml.CollectionStartEvent)
-        depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise ValueError("it is nested too deeply")
-        if isinstance(event, yaml.AliasEvent):
-            raise ValueError("it refers back with an alias (*), which is not allowed here")
-    return yaml.safe_load(text)

@@ -24,6 +24,7 @@ from guanaco.errors.validation import one_sentence
 from guanaco.forms import OneLine, Repo, Revision
 from guanaco.parameters import GenerationParams
 from guanaco.submissions import Status, Submission, SubmissionKind, SubmissionRequest
+from guanaco.yaml_files import parse_yaml
 
 if TYPE_CHECKING:
     from guanaco.prompts import Prompt
@@ -209,7 +210,6 @@ class SweepFile(BaseModel):
 
 def load_sweep(file: str | Path) -> SweepRequest:
     """Read a sweep from a YAML or JSON file. InvalidInput says in one sentence what is wrong with it."""
-    import yaml
 
     path = Path(file)
     try:
@@ -217,12 +217,12 @@ def load_sweep(file: str | Path) -> SweepRequest:
             raw = opened.read(MAX_FILE_BYTES + 1)
         if len(raw) > MAX_FILE_BYTES:
             raise InvalidInput(f"{path} is over {MAX_FILE_BYTES:,} bytes.")
-        described = SweepFile.model_validate(yaml.safe_load(raw))
+        described = SweepFile.model_validate(parse_yaml(raw))
     except ValidationError as error:
         raise InvalidInput(f"{path}: {one_sentence(error)}") from None
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}.") from None
-    except (ValueError, RecursionError, yaml.YAMLError):
+    except (ValueError, RecursionError):
         raise InvalidInput(f"{path} is neither YAML nor JSON.") from None
     try:
         return described.expand(path.parent)

@@ -455,17 +455,17 @@ def _pairs(notes: Iterable[str] | None) -> dict[str, str]:
 
 def _read_history(file: Path) -> tuple[list[Turn], Bot | None]:
     """Read turns from a list of them, or from a conversation as `show --json` prints it, without what was replaced, with its bot."""
-    import yaml
     from pydantic import TypeAdapter, ValidationError
 
     from guanaco.chat import Bot, Turn
     from guanaco.errors.validation import one_sentence
+    from guanaco.yaml_files import parse_yaml
 
     try:
-        said = yaml.safe_load(file.read_text())
+        said = parse_yaml(file.read_text())
     except OSError as error:
         raise InvalidInput(f"{file} cannot be read: {error.strerror}.") from None
-    except (ValueError, RecursionError, yaml.YAMLError):
+    except (ValueError, RecursionError):
         raise InvalidInput(f"{file} is neither YAML nor JSON.") from None
     bot = None
     if isinstance(said, dict) and isinstance(said.get("messages"), list):

@@ -151,16 +151,16 @@ def parse_character(name: str) -> tuple[str, int | None]:
 
 def read_request(file: Path, kind: type[Request]) -> Request:
     """Read a request from a file; InvalidInput in one sentence where it is wrong."""
-    import yaml
     from pydantic import ValidationError
 
     from guanaco.errors.validation import one_sentence
+    from guanaco.yaml_files import parse_yaml
 
     try:
-        return kind.model_validate(yaml.safe_load(file.read_text()))
+        return kind.model_validate(parse_yaml(file.read_text()))
     except ValidationError as error:
         raise InvalidInput(f"{file}: {one_sentence(error)}") from None
     except OSError as error:
         raise InvalidInput(f"{file} cannot be read: {error.strerror}.") from None
-    except (ValueError, RecursionError, yaml.YAMLError):
+    except (ValueError, RecursionError):
         raise InvalidInput(f"{file} is neither YAML nor JSON.") from None

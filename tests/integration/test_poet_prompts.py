@@ -15,7 +15,8 @@ from guanaco.formatters import load_formatter
 from guanaco.prompts import PoetPrompt
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
-from guanaco_server.prompts.poet import PoetPart, cut
+from guanaco_server.prompts.poet import cut
+from guanaco_server.prompts.poet_parts import PoetPart
 from tests.fixtures.world import BOT, World
 
 # Of the same build as the first example of Prompt Poet's README: parts, `sep`, loops over examples and messages, priorities.
@@ -185,6 +186,15 @@ async def test_nobodys_words_become_yaml_or_jinja(
         ({"template": "- {name: x, content: y, truncation_priority: soon}"}, "is no number"),
         ({"template": "- {name: x"}, "not YAML"),
         ({"template": "- &a {name: x, content: y}\n- *a"}, "alias"),
+        ({"template": "{{ '- ' * 100000 }}x"}, "nested too deeply"),
+        ({"template": "{{ '[' * 900000 }}"}, "nested too deeply"),
+        ({"template": "{{ '- x\n' * 200000 }}"}, "more than 80,000 values"),
+        ({"template": "{{ '- {content: x}\n' * 4001 }}"}, "more than 4,000 parts"),
+        ({"template": "- content: !!bool foo"}, "the tag 'tag:yaml.org,2002:bool'"),
+        ({"template": "- [content]: x"}, "a key that is no text"),
+        ({"template": "- content: x\n---\n- content: y"}, "more than one YAML document"),
+        ({"template": "- {name: {a: b}, content: x}"}, "name of its part 1 is no text"),
+        ({"template": "{{ '%TAG !a! b\n' * 60000 }}--- x"}, "%TAG"),
         ({"template": "{% include 'gone' %}"}, "none of its sections"),
         (
             {"template": "{% include 'a' %}", "sections": {"a": "{% include 'a' %}"}},
@@ -210,6 +220,13 @@ async def test_a_broken_template_is_refused_in_a_sentence(
     found = await render(http, turns("Hi"), **fields)
     assert said in found
     assert "Traceback" not in found
+
+
+async def test_values_stay_as_they_are_written(http: httpx.AsyncClient) -> None:
+    said = "12", "1.50", "true", "null", "~", "1:30:1.5", "0x" + "f" * 9_000, "2020-13-45"
+    for one in said:
+        template = "- {name: a, content: {{ user_query }}, truncation_priority: null}"
+        assert await render(http, turns(one), template=template) == one
 
 
 async def test_a_conversation_is_served_with_such_a_template(database: Database) -> None:

@@ -87,7 +87,18 @@ def test_tags_are_closed_in_their_turn() -> None:
 
 
 @pytest.mark.parametrize(
-    "front", ["a: [" * 1_500, "a: &a [*a]", "license: !!python/object:os.system x", "x" * 9_000]
+    "front",
+    [
+        "a: [" * 1_500,
+        "- " * 3_900 + "x",
+        "a: &a [*a]",
+        "license: !!python/object:os.system x",
+        "license: !!bool foo",
+        "license: !!int ''",
+        "license: !!timestamp x",
+        "license: ~",
+        "x" * 9_000,
+    ],
 )
 def test_a_front_matter_that_cannot_be_read_is_left_out(front: str) -> None:
     card = parse_card(f"---\n{front}\n---\nHello\x00")

@@ -37,6 +37,8 @@ def test_a_json_and_a_yaml_file_give_the_same(tmp_path: Path) -> None:
         ("f.yaml", "bot_templte: x", "bot_templte: Extra inputs are not permitted"),
         ("f.yaml", "x" * 200_000, "is over"),
         ("f.yaml", "a: \udcff", "is not YAML"),
+        ("types.yaml", "bot_template: !!bool maybe", "a value that is not of its type"),
+        ("types.yaml", "bot_template: !!timestamp soon", "a value that is not of its type"),
     ],
 )
 def test_a_bad_file_is_one_sentence(tmp_path: Path, name: str, content: str, says: str) -> None:

@@ -1,9 +1,10 @@
 """Renders templates in Prompt Poet's form: Jinja makes YAML of the whole conversation, and YAML the parts of the prompt.
 
-    template ──Jinja, confined──▶ YAML text ──parse──▶ parts (name, role, content, truncation_priority) ──cut──▶ prompt
+    template ──Jinja──▶ YAML text ──parse──▶ parts (name, role, content, truncation_priority) ──cut──▶ prompt
+              └──────── in the template process (sandbox.py, poet_parts.py) ────────┘
 
 Unlike there, nobody's text can become YAML. Each character that YAML could take for its own is exchanged for a private one, one for one, in
-everything that is given to the template, and exchanged back in the parts' contents; so ``escape_special_characters`` has nothing to do.
+everything that is given to the template, and exchanged back in the parts' contents (poet_parts.py); so ``escape_special_characters`` has nothing to do.
 
 When the prompt is too long, parts of the highest priority go first, within one priority the first one in the prompt, and so many at once that a whole
 number of steps goes: the beginning of the prompt then stays the same for many turns, and so does what the model server has cached of it. The part
@@ -14,39 +15,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
-
-import yaml
 
 from guanaco.chat import Bot, Sender
 from guanaco.errors import PromptFailed
 from guanaco.prompts import PoetPrompt
 from guanaco_server.prompts.layouts import Spoken, content_with_lore, persona
+from guanaco_server.prompts.poet_parts import EXCHANGED, NEWEST, PoetPart
 from guanaco_server.prompts.rendering import too_long
 from guanaco_server.prompts.template_process import Job, TemplateFault, TemplateProcess
 
 WHAT = "The Prompt Poet template"
-SPACE_MARKER = "<|space|>"
 STEPS = 8  # of a budget: so many tokens go at once
-MAX_PARTS = 4_000
-MAX_YAML_CHARS = 1_000_000
 MAX_INCLUDES = 64
-ROLES = ("system", "user", "assistant")
-MEANT = "\n\r\t\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\ufeff:#{}[]&*!|>'\"%@`,-?\\<"
-EXCHANGED = {ord(char): 0x10E000 + place for place, char in enumerate(MEANT)}
-RESTORED = {private: ord(char) for char, private in zip(MEANT, EXCHANGED.values(), strict=True)}
-NEWEST = chr(0x10F000)  # before the user's newest message, so that its part is known and never cut
 INCLUDE = re.compile(r"\{%-?\s*include\s+(['\"])(.{1,200}?)\1\s*-?%\}")
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where libyaml is there
-
-
-@dataclass(frozen=True)
-class PoetPart:
-    name: str
-    content: str
-    role: str
-    priority: int
 
 
 class PoetRenderer:
@@ -62,10 +44,9 @@ class PoetRenderer:
         template = "".join([*_functions(prompt), _included(prompt.template, prompt.sections)])
         given = _exchanged(_given(prompt, bot, user_name, turns))
         try:
-            (text,) = self._process.render([Job(template, given)])
+            return self._process.poet_parts(Job(template, given))
         except TemplateFault as fault:
             raise PromptFailed(WHAT, str(fault)) from None
-        return _read(text)
 
 
 def cut(
@@ -195,43 +176,3 @@ def _exchanged(value: Any) -> Any:
     if isinstance(value, list):
         return [_exchanged(one) for one in value]
     return value
-
-
-def _read(text: str) -> list[PoetPart]:
-    if len(text) > MAX_YAML_CHARS:
-        raise PromptFailed(WHAT, f"it writes more than {MAX_YAML_CHARS:,} characters")
-    try:
-        for event in yaml.parse(text, Loader=LOADER):
-            if isinstance(event, yaml.AliasEvent):
-                raise PromptFailed(WHAT, "its YAML refers back with an alias (*)")
-        found = yaml.load(text, Loader=LOADER)  # noqa: S506 - a safe loader
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        reason = str(getattr(error, "problem", None) or error).partition("\n")[0][:200]
-        raise PromptFailed(WHAT, f"what it makes is not YAML: {reason}") from None
-    if not isinstance(found, list) or not found:
-        raise PromptFailed(WHAT, "what it makes is no list of parts")
-    if len(found) > MAX_PARTS:
-        raise PromptFailed(WHAT, f"it makes more than {MAX_PARTS:,} parts")
-    return [_part(number, one) for number, one in enumerate(found, 1)]
-
-
-def _part(number: int, given: Any) -> PoetPart:
-    if not isinstance(given, dict) or "content" not in given:
-        raise PromptFailed(WHAT, f"its part {number} has no content")
-    name = str(given.get("name", number))
-    content = given["content"]
-    priority = given.get("truncation_priority") or 0
-    role = str(given.get("role") or "user")
-    if not isinstance(priority, int):
-        raise PromptFailed(WHAT, f"the truncation_priority of its part {name[:64]!r} is no number")
-    if role not in ROLES:
-        raise PromptFailed(
-            WHAT, f"the role of its part {name[:64]!r} is none of {', '.join(ROLES)}"
-        )
-    if isinstance(content, dict | list):
-        raise PromptFailed(WHAT, f"the content of its part {name[:64]!r} is no text")
-    text = "" if content is None else str(content)
-    text = text.strip().replace(SPACE_MARKER, " ").replace("\\n", "\n").replace("\\r", "\r")
-    is_newest = NEWEST in text
-    text = text.replace(NEWEST, "").translate(RESTORED)
-    return PoetPart(name, text, role, 0 if is_newest else priority)

@@ -3,6 +3,8 @@
     parent (template_process.py)     {"jobs": […], "steps": 5000000, "weighs_values": false}
     this process                     {"texts": […], "steps": 812}  or  {"error": "…", "job": 0, "steps": 812}
                                      or  {"overrun": "steps", "job": 0}, or "memory"
+    parent     the same with "makes_parts": true, for templates in Prompt Poet's form
+    this process                     {"parts": [{"name": …}, …], "steps": 812}  or as above
     parent     {"files": {"tokenizer_config.json": n, …}} and n bytes for each
     this process                     {"template": "…", "tokens": {…}}  or  {"error": "…"}; the template may be null
 
@@ -25,6 +27,7 @@ from typing import Any
 from jinja2 import StrictUndefined, Template
 from jinja2.exceptions import SecurityError, TemplateSyntaxError
 
+from guanaco_server.prompts.poet_parts import read_parts
 from guanaco_server.prompts.template_files import read_template
 from guanaco_server.serializer.chat_template import environment
 from guanaco_server.serializer.confined import confine_pipes
@@ -46,6 +49,7 @@ WARM_UP = (  # escapes, filters, the date, and each way to fail
     "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
     "{% if %}",
 )
+WARM_UP_PARTS = ("- {name: a, content: b}", "- {")
 
 Answer = dict[str, Any]
 
@@ -68,13 +72,22 @@ class Sandbox:
             with suppress(Exception):
                 self._template(job, weighs_values)
 
-    def answer(self, jobs: list[dict[str, Any]], steps: int, weighs_values: bool) -> Answer:
-        """The texts, or the first fault."""
+    def answer(
+        self,
+        jobs: list[dict[str, Any]],
+        steps: int,
+        weighs_values: bool,
+        makes_parts: bool = False,
+    ) -> Answer:
+        """The texts or parts, or the first fault."""
         self._allow(steps)
         texts: list[str] = []
+        parts: list[dict[str, Any]] = []
         for number, job in enumerate(jobs):
             try:
                 texts.append(self._render(job, weighs_values))
+                if makes_parts:
+                    parts += [asdict(part) for part in read_parts(texts.pop())]
             except OutOfSteps:
                 return {"overrun": "steps", "job": number}
             except MemoryError:
@@ -83,7 +96,8 @@ class Sandbox:
                 if self._left() < 0:  # a filter has made another error of it
                     return {"overrun": "steps", "job": number}
                 return {"error": _reason(error), "job": number, "steps": steps - self._left()}
-        return {"texts": texts, "steps": steps - self._left()}
+        made = {"parts": parts} if makes_parts else {"texts": texts}
+        return {**made, "steps": steps - self._left()}
 
     def read(self, files: dict[str, bytes]) -> Answer:
         """Find the chat template in a model's files."""
@@ -160,6 +174,13 @@ def warm_sandbox() -> Sandbox:
             job = {"template": template, "variables": {"x": ["é"]}, "is_strict": is_strict}
             for weighs_values in (False, True):
                 sandbox.answer([job], WARM_UP_STEPS, weighs_values)
+    for template in WARM_UP_PARTS:
+        sandbox.answer(
+            [{"template": template, "variables": {}, "is_strict": False}],
+            WARM_UP_STEPS,
+            weighs_values=False,
+            makes_parts=True,
+        )
     return sandbox
 
 
@@ -183,7 +204,7 @@ def main() -> None:
         sandbox.prepare(*work)
         began = time.process_time()
         signal.setitimer(signal.ITIMER_PROF, asked["cpu_s"])
-        answer = sandbox.answer(*work)
+        answer = sandbox.answer(*work, makes_parts=asked.get("makes_parts", False))
         signal.setitimer(signal.ITIMER_PROF, 0)
         send(sys.stdout.buffer, {**answer, "cpu_s": time.process_time() - began})
 

@@ -41,7 +41,8 @@ from guanaco_server.prompts.layouts import (
     layout_like,
     persona,
 )
-from guanaco_server.prompts.poet import PoetPart, PoetRenderer, cut
+from guanaco_server.prompts.poet import PoetRenderer, cut
+from guanaco_server.prompts.poet_parts import PoetPart
 from guanaco_server.prompts.prompt_files import PromptFileRenderer
 from guanaco_server.prompts.rendering import render, render_uncounted
 from guanaco_server.prompts.template_files import FILES

@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from guanaco_server.prompts import sandbox
+from guanaco_server.prompts.poet_parts import PoetPart
 from guanaco_server.prompts.sandbox import UNREADABLE
 from guanaco_server.prompts.template_files import TemplateFile
 from guanaco_server.serializer import confined
@@ -100,25 +101,12 @@ class TemplateProcess:
         """Each job's text; TemplateFault for the first that has none."""
         if not jobs:
             return []
-        self._refused.require_allowed(jobs)
-        allowed: Allowance = getattr(self._local, "allowance", None) or Allowance()
-        answer = self._ask(jobs, allowed)
-        if answer is None:
-            if time.monotonic() >= allowed.until:
-                raise TemplateFault(LATE)
-            self._refused.note(jobs)
-            raise TemplateOverrun(
-                f"it takes more than {allowed.cpu_s:g} s of CPU time, or it crashed"
-            )
-        if (overrun := answer.get("overrun")) is not None:
-            self._refused.note(jobs)
-            reason = "it takes too much memory" if overrun == "memory" else _too_many_steps(allowed)
-            raise TemplateOverrun(reason, int(answer["job"]))
-        allowed.used_s += float(answer["cpu_s"])
-        allowed.used_steps += int(answer["steps"])
-        if (fault := answer.get("error")) is not None:
-            raise TemplateFault(str(fault), int(answer["job"]))
-        return [str(text) for text in answer["texts"]]
+        return [str(text) for text in self._answer(jobs)["texts"]]
+
+    def poet_parts(self, job: Job) -> list[PoetPart]:
+        """The parts that a template in Prompt Poet's form makes; TemplateFault if it makes none."""
+        parts = self._answer([job], makes_parts=True)["parts"]
+        return [PoetPart(**{**part, "priority": int(part["priority"])}) for part in parts]
 
     def read(self, files: dict[str, bytes]) -> TemplateFile | None:
         """The chat template in a model's files, of which each is one of FILES; None if there is none. TemplateFault if they cannot be read."""
@@ -146,7 +134,30 @@ class TemplateProcess:
             child.end()
             self._idle.put(child)
 
-    def _ask(self, jobs: Sequence[Job], allowed: Allowance) -> dict[str, Any] | None:
+    def _answer(self, jobs: Sequence[Job], makes_parts: bool = False) -> dict[str, Any]:
+        self._refused.require_allowed(jobs)
+        allowed: Allowance = getattr(self._local, "allowance", None) or Allowance()
+        answer = self._ask(jobs, allowed, makes_parts)
+        if answer is None:
+            if time.monotonic() >= allowed.until:
+                raise TemplateFault(LATE)
+            self._refused.note(jobs)
+            raise TemplateOverrun(
+                f"it takes more than {allowed.cpu_s:g} s of CPU time, or it crashed"
+            )
+        if (overrun := answer.get("overrun")) is not None:
+            self._refused.note(jobs)
+            reason = "it takes too much memory" if overrun == "memory" else _too_many_steps(allowed)
+            raise TemplateOverrun(reason, int(answer["job"]))
+        allowed.used_s += float(answer["cpu_s"])
+        allowed.used_steps += int(answer["steps"])
+        if (fault := answer.get("error")) is not None:
+            raise TemplateFault(str(fault), int(answer["job"]))
+        return answer
+
+    def _ask(
+        self, jobs: Sequence[Job], allowed: Allowance, makes_parts: bool
+    ) -> dict[str, Any] | None:
         left_s, wait_s = allowed.cpu_s - allowed.used_s, allowed.until - time.monotonic()
         if allowed.used_steps >= allowed.steps or left_s <= 0:
             raise TemplateOverrun(_too_many_steps(allowed))
@@ -154,7 +165,8 @@ class TemplateProcess:
             raise TemplateFault(LATE)
         child = self._idle.get()
         try:
-            return child.ask(_request(jobs, allowed, max(LEAST_S, left_s)), min(WALL_S, wait_s))
+            request = _request(jobs, allowed, max(LEAST_S, left_s)) | {"makes_parts": makes_parts}
+            return child.ask(request, min(WALL_S, wait_s))
         finally:
             self._idle.put(child)
 

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-import yaml
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from guanaco.cards import ModelCard
 from guanaco.forms import REPO
 from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
+from guanaco_server.formats.yaml_texts import UnreadableYaml, read_texts
 
 NAME = "README.md"
 MAX_READ_BYTES = 200_000
@@ -51,6 +51,7 @@ TAGS = frozenset(
         "td",
     ]
 )
+NULLS = ("~", "null", "Null", "NULL")  # as YAML writes them
 VOID_TAGS = frozenset({"br", "hr"})
 SAFE_LINK = re.compile(r"https?://[^\s\x00-\x1f\x7f]{1,2000}", re.IGNORECASE)
 
@@ -129,8 +130,8 @@ def _front_matter(front: str) -> dict[str, Any]:
     if len(front) > MAX_FRONT_CHARS:
         return {}
     try:
-        found = yaml.safe_load(front)
-    except (yaml.YAMLError, ValueError, RecursionError, OverflowError):
+        found = read_texts(front, max_events=MAX_FRONT_CHARS)
+    except UnreadableYaml:
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -138,7 +139,7 @@ def _front_matter(front: str) -> dict[str, Any]:
 def _words(value: Any) -> tuple[str, ...]:
     """The short lines of text among what the front matter gives for a name, each once."""
     values = value[:MAX_WORDS] if isinstance(value, list) else [value]
-    words = (one.strip() for one in values if isinstance(one, str))
+    words = (one.strip() for one in values if isinstance(one, str) and one not in NULLS)
     return tuple(
         dict.fromkeys(w for w in words if w.isprintable() and 0 < len(w) <= MAX_WORD_CHARS)
     )
