@@ -111,6 +111,29 @@ class DuelRule(BaseModel):
         return self
 
 
+class AskRule(BaseModel):
+    """The rule by which the platform asks a random share of conversations for a rating, so that a ratio can be told of all of them (docs/scores.md)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    after: int = Field(
+        ge=1,
+        le=1_000,
+        description="A user's first conversation with a submission that gets its reply to the message of this number may be asked.",
+    )
+    share: float = Field(
+        ge=0.01,
+        le=1,
+        description="The chance to be asked. It is drawn from the assignment's seed and the conversation's id.",
+    )
+    answer_minutes: int = Field(
+        default=60,
+        ge=1,
+        le=10_080,
+        description="A rating counts as the answer if it comes within so many minutes.",
+    )
+
+
 class MemoryRule(BaseModel):
     """The rule by which conversations remember what no longer fits into the prompt; None leaves it to each submission."""
 
@@ -155,6 +178,10 @@ class CompetitionRequest(BaseModel):
         le=1_000,
         description="The reply to a user's message of this number says `ask_for_feedback`.",
     )
+    ask: AskRule | None = Field(
+        default=None,
+        description="In place of `feedback_after`: a random share is asked, and a ratio of all conversations is estimated from the answers.",
+    )
     queue: str | None = Field(
         default=None,
         pattern="^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$",
@@ -178,6 +205,14 @@ class CompetitionRequest(BaseModel):
     def _counts_duels_by_strengths(self) -> Self:
         if self.duels.counted and self.ranking is RankingRule.THUMBS_UP:
             raise ValueError("duels.counted needs the ranking bradley_terry or combined.")
+        return self
+
+    @model_validator(mode="after")
+    def _asks_by_one_rule(self) -> Self:
+        if self.ask is not None and self.feedback_after is not None:
+            raise ValueError(
+                "Set feedback_after or ask, not both: who is asked must be left to chance alone."
+            )
         return self
 
     @property

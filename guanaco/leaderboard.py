@@ -140,6 +140,44 @@ class VerdictPair(BaseModel):
     )
 
 
+class AskedRatio(BaseModel):
+    """A submission's thumbs-up ratio of all conversations that could be asked for a rating, from those that were."""
+
+    submission_id: str
+    eligible: int = Field(description="Conversations that could be asked, and whose time is over.")
+    asked: int
+    answered: int
+    up: int = Field(description="Answers with thumbs up.")
+    ratio: float | None = Field(description="The estimate; None without an answer.")
+    low: float = Field(
+        description="The interval holds at every look and for all submissions together."
+    )
+    high: float
+    plain_ratio: float | None = Field(description="The same from the answers alone.")
+    plain_low: float
+    plain_high: float
+
+
+class AskedVerdict(BaseModel):
+    """The verdict on all conversations that could be asked for a rating, where a competition has a random share of them asked.
+
+    It is a claim of its own, and neither follows from that on those who rate nor the other way round.
+    """
+
+    waiting: int = Field(description="Conversations whose time to answer is not over.")
+    leader: str | None = Field(description="The one with the highest interval.")
+    is_decided: bool = Field(
+        description="Whether the leader is shown to be within the margin of every other one. With 95 % this is never said wrongly, however often one looks."
+    )
+    worth: int | None = Field(
+        description="About how many answers alone say as much as 1,000 with the signals of all conversations. None before there are 30."
+    )
+    pairs: list[VerdictPair] = Field(
+        description="All others, the best first. `votes` are answers of both."
+    )
+    rows: list[AskedRatio] = Field(description="The leader and the others.")
+
+
 class LeaderboardVerdict(BaseModel):
     """The verdict on a board's leader: whether it is known to be within a margin of the best. docs/scores.md says how that is known."""
 
@@ -170,6 +208,10 @@ class LeaderboardVerdict(BaseModel):
         description="Submissions of frozen competitions that the prior was fitted to; 0 if it is flat.",
     )
     pairs: list[VerdictPair] = Field(description="All others, in the order of the board.")
+    asked: AskedVerdict | None = Field(
+        default=None,
+        description="The verdict on all who could be asked, where the competition's rule is `ask`.",
+    )
 
 
 class LeaderboardSort(StrEnum):

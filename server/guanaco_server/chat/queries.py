@@ -22,12 +22,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.chat.gateway.turn_log import Continuation
 from guanaco_server.chat.tables import (
+    AskRow,
     ConversationRow,
     ErasedConversationRow,
     GatewayPlacesRow,
     MessageRow,
     ReplyChoiceRow,
 )
+from guanaco_server.database.bulk import BulkInsert
 from guanaco_server.database.types import JsonColumn
 
 
@@ -384,3 +386,13 @@ async def drop_places(session: AsyncSession, gateway: str) -> None:
         .where(GatewayPlacesRow.gateway == gateway)
         .execution_options(synchronize_session=False)
     )
+
+
+async def keep_ask(session: AsyncSession, row: dict[str, Any]) -> bool | None:
+    """Keep whether a conversation is asked, unless that was drawn before. Return what is kept; None where the user had another conversation with the submission."""
+    bulk = BulkInsert(session, AskRow, [row])
+    await session.execute(bulk.statement.on_conflict_do_nothing(), bulk.parameters)
+    kept: bool | None = await session.scalar(
+        select(AskRow.is_asked).where(AskRow.conversation_id == row["conversation_id"])
+    )
+    return kept

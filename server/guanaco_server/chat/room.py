@@ -11,6 +11,7 @@ from guanaco_server.chat.conversations.activity import ConversationActivity
 from guanaco_server.chat.conversations.editing import ConversationEditor
 from guanaco_server.chat.conversations.history import HistoryCache, history_reader
 from guanaco_server.chat.conversations.service import ConversationService
+from guanaco_server.chat.gateway.asking import AskService
 from guanaco_server.chat.gateway.background import BackgroundModel
 from guanaco_server.chat.gateway.best_of import BestOf, RewardModels
 from guanaco_server.chat.gateway.generation import Deadlines, ReplyGenerator
@@ -174,6 +175,7 @@ def build_chat(
         TurnLog(turns, clock, RECORD_PATIENCE_S, longest_s),
         histories,
         summaries,
+        AskService(database, clock),
     )
     conversations.on_opened(replies.remember)
     conversations.on_erased(replies.forget)

@@ -113,6 +113,31 @@ class ReplyChoiceRow(Table):
     at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
+class AskRow(Table):
+    """A conversation that may be asked for a rating, with the chance that it is. It goes with its conversation, whoever deletes that.
+
+    ``signals`` were known before the draw. A rating until ``until`` is the answer. Of a user's conversations with a submission there is one.
+    """
+
+    __tablename__ = "asks"
+    __table_args__ = (
+        UniqueConstraint("user_key", "competition", "submission_id"),
+        Index("ix_asks_competition_at_conversation_id", "competition", "at", "conversation_id"),
+    )
+
+    conversation_id: Mapped[str] = mapped_column(
+        ForeignKey("conversations.id", ondelete="CASCADE"), primary_key=True
+    )
+    competition: Mapped[str] = mapped_column(String(64))
+    submission_id: Mapped[str] = mapped_column(String(128))
+    user_key: Mapped[str] = mapped_column(String(32 + 1 + 128))  # records.USER_KEY_CHARS
+    at: Mapped[datetime] = mapped_column(UtcDateTime)
+    until: Mapped[datetime] = mapped_column(UtcDateTime)
+    chance: Mapped[float]
+    is_asked: Mapped[bool]
+    signals: Mapped[dict[str, Any]] = mapped_column(JsonColumn)
+
+
 class ErasedConversationRow(Table):
     """An erased conversation, for the processes that remember it. ``number`` grows in the order of the commits; rows are kept for a day."""
 

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.chat.conversations.records import user_id_of, user_key
 from guanaco_server.database.database import among
-from guanaco_server.feedback.tables import FeedbackRow
+from guanaco_server.feedback.tables import FeedbackRow, RatingChangeRow
 from guanaco_server.statistics.votes import VoteCount
 
 
@@ -217,3 +217,22 @@ async def votes_of(session: AsyncSession, groups: Subquery) -> dict[str, VoteCou
         select(latest.c.variant, up, down).where(latest.c.place == 1).group_by(latest.c.variant)
     )
     return {variant: VoteCount(up, down) for variant, up, down in rows}
+
+
+async def first_answers(
+    session: AsyncSession, conversation_ids: Collection[str]
+) -> dict[str, tuple[datetime, bool]]:
+    """Return when each of these conversations was first rated, and whether with thumbs up, whatever was made of the rating since."""
+    row, change = FeedbackRow, RatingChangeRow
+    rows = await session.execute(
+        select(row.conversation_id, row.created_at, row.thumbs_up).where(
+            among(session, row.conversation_id, conversation_ids)
+        )
+    )
+    found = {conversation_id: (at, is_up) for conversation_id, at, is_up in rows}
+    changes = await session.execute(
+        select(change.conversation_id, change.given_at, change.thumbs_up)
+        .where(among(session, change.conversation_id, conversation_ids))
+        .order_by(change.number.desc())
+    )
+    return found | {conversation_id: (at, is_up) for conversation_id, at, is_up in changes}

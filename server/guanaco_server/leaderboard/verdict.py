@@ -13,6 +13,7 @@ from guanaco.errors import NewerVersionNeeded, SubmissionNotFound
 from guanaco.leaderboard import LeaderboardVerdict, VerdictPair, VerdictState
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
+from guanaco_server.leaderboard.asked import AskedReader
 from guanaco_server.leaderboard.counting import queries
 from guanaco_server.leaderboard.ranking.duel_table import DuelVotes
 from guanaco_server.leaderboard.ranking.duel_votes import DuelReader
@@ -54,6 +55,7 @@ class VerdictService:
         submissions: SubmissionService,
     ) -> None:
         self._duels = DuelReader(database, submissions)
+        self._asked = AskedReader(database, submissions)
         self._database = database
         self._clock = clock
         self._competitions = competitions
@@ -81,7 +83,9 @@ class VerdictService:
                 or known.found.ranking is not competition.ranking
                 or known.found.is_by_duels is not competition.is_settled_by_duels
             ):
-                known = _Cached(now, await self._find(competition, now))
+                found = await self._find(competition, now)
+                asked = await self._asked.verdict(competition, now)
+                known = _Cached(now, found.model_copy(update={"asked": asked}))
                 self._cached[competition.id] = known
                 self._cached.move_to_end(competition.id)
                 if len(self._cached) > MAX_CACHED:

@@ -13,7 +13,7 @@ from datetime import timedelta
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco.competitions import Competition, MemoryRule
+from guanaco.competitions import AskRule, Competition, MemoryRule
 from guanaco.errors import ModelUnavailable, NoModelAvailable
 from guanaco.submissions import Status
 from guanaco_server.competitions.entry import admitted
@@ -331,6 +331,13 @@ class RoutingService:
         """Return whether a running competition asks for the user's opinion after the reply to this many messages."""
         rules = self._rules.get(competition_id)
         return rules is not None and rules.feedback_after == questions
+
+    def ask_rule(self, competition_id: str, questions: int) -> tuple[AskRule, int | None] | None:
+        """Return the rule and the seed by which it is drawn whether to ask after the reply to this many messages; None where nothing is drawn."""
+        rules = self._rules.get(competition_id)
+        if rules is None or rules.ask is None or rules.ask.after != questions:
+            return None
+        return rules.ask, rules.assignment.seed
 
     def has_battles(self, competition_id: str) -> bool:
         """Return whether a running competition lets two submissions answer one message."""

@@ -6,7 +6,7 @@ a message changes the count in the same transaction, so no change can be missed,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -27,7 +27,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.chat import Sender
-from guanaco_server.chat.tables import ConversationRow, MessageRow
+from guanaco_server.chat.tables import AskRow, ConversationRow, MessageRow
 from guanaco_server.database.database import among
 from guanaco_server.database.types import JsonColumn
 from guanaco_server.routing.snapshot import DecisionRecord
@@ -346,3 +346,58 @@ async def begun(session: AsyncSession, conversation_ids: Collection[str]) -> dic
         select(row.id, row.created_at).where(among(session, row.id, conversation_ids))
     )
     return {conversation_id: at for conversation_id, at in rows}
+
+
+@dataclass(frozen=True)
+class RecordedAsk:
+    """A conversation that could be asked for a rating, and what was known of it before the draw."""
+
+    conversation_id: str
+    submission_id: str
+    account_id: str
+    at: datetime
+    until: datetime
+    chance: float
+    is_asked: bool
+    signals: Mapping[str, Any]
+
+
+async def asks(
+    session: AsyncSession, competition: str, after: tuple[datetime, str] | None, limit: int
+) -> list[RecordedAsk]:
+    """Return the conversations of a competition that could be asked, after that time and id, in their order."""
+    row = AskRow
+    statement = select(
+        row.conversation_id,
+        row.submission_id,
+        row.user_key,
+        row.at,
+        row.until,
+        row.chance,
+        row.is_asked,
+        row.signals,
+    ).where(row.competition == competition)
+    if after is not None:
+        at, conversation_id = after
+        statement = statement.where(
+            or_(row.at > at, and_(row.at == at, row.conversation_id > conversation_id))
+        )
+    rows = await session.execute(statement.order_by(row.at, row.conversation_id).limit(limit))
+    return [
+        RecordedAsk(conversation_id, submission_id, key.partition("/")[0], *rest)
+        for conversation_id, submission_id, key, *rest in rows
+    ]
+
+
+async def count_asks(
+    session: AsyncSession, competition: str, until: tuple[datetime, str] | None = None
+) -> int:
+    """Count the conversations of a competition that could be asked, all or up to that time and id."""
+    row = AskRow
+    statement = select(func.count()).where(row.competition == competition)
+    if until is not None:
+        at, conversation_id = until
+        statement = statement.where(
+            or_(row.at < at, and_(row.at == at, row.conversation_id <= conversation_id))
+        )
+    return await session.scalar(statement) or 0

@@ -37,6 +37,7 @@ from guanaco.experiments import Overrides, ParamChanges
 from guanaco.submissions import SubmissionKind
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.conversations.history import History, HistoryCache, HistoryReader
+from guanaco_server.chat.gateway.asking import AskService
 from guanaco_server.chat.gateway.generation import (
     Generated,
     GeneratedPieces,
@@ -92,6 +93,7 @@ class ReplyService:
         turn_log: TurnLog,
         histories: HistoryCache,
         summaries: SummaryWriter,
+        asking: AskService,
     ) -> None:
         self._reader = reader
         self._clock = clock
@@ -101,6 +103,7 @@ class ReplyService:
         self._turn_log = turn_log
         self._histories = histories
         self._summaries = summaries
+        self._asking = asking
         self._releases: set[asyncio.Task[None]] = set()
 
     async def send(
@@ -296,9 +299,7 @@ class ReplyService:
                 usage=generated.usage,
                 timings=generated.timings,
                 reward_score=generated.reward_score,
-                ask_for_feedback=self._routing.asks_for_feedback(
-                    history.competition, history.questions
-                ),
+                ask_for_feedback=await self._asks_for_feedback(turn, reply),
             )
         )
         ended = EndedTurn(
@@ -309,6 +310,13 @@ class ReplyService:
         history.replied(reply.id, reply.content)
         self._histories.keep(history)
         return told
+
+    async def _asks_for_feedback(self, turn: ClaimedTurn, reply: NewReply) -> bool:
+        competition, questions = turn.history.competition, turn.history.questions
+        rule = self._routing.ask_rule(competition, questions)
+        if rule is not None:
+            return await self._asking.draw(turn.history, turn.asked, reply, *rule)
+        return self._routing.asks_for_feedback(competition, questions)
 
     def consider_summary(self, turn: ClaimedTurn, live: LiveSubmission) -> None:
         """Have the turns before summarized in the background, once that is due."""

@@ -1,0 +1,130 @@
+"""Estimates the ratio of all conversations that could be asked for a rating, and which submission is within a margin of the best in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from datetime import datetime
+
+from guanaco.competitions import Competition
+from guanaco.leaderboard import AskedRatio, AskedVerdict, VerdictPair, VerdictState
+from guanaco_server.database.database import Database
+from guanaco_server.leaderboard.counting.asks import AskBook
+from guanaco_server.statistics.answer_lines import AskedConversations, predictions
+from guanaco_server.statistics.asked_ratio import (
+    AskedSums,
+    asked_sequence,
+    compare_asked,
+    sums_of,
+)
+from guanaco_server.statistics.confidence_sequences import shared_alpha
+from guanaco_server.statistics.decisions import Comparison
+from guanaco_server.submissions.service import SubmissionService
+
+MAX_BOOKS = 16
+FORETOLD = (
+    5  # pairs for which the answers that are still needed are estimated, a quarter of a second each
+)
+FEWEST = 30  # answers before the gain is told
+
+
+class AskedReader:
+    """Keeps what was read of competitions that ask a random share; who calls it sees to it that one call at a time is under way."""
+
+    def __init__(self, database: Database, submissions: SubmissionService) -> None:
+        self._database = database
+        self._submissions = submissions
+        self._books: OrderedDict[str, AskBook] = OrderedDict()
+        self._verdicts: dict[str, tuple[float, AskedVerdict]] = {}
+
+    async def verdict(self, competition: Competition, now: datetime) -> AskedVerdict | None:
+        """Return the verdict on all who could be asked; None where the competition has no such rule."""
+        if competition.ask is None:
+            return None
+        briefs = await self._submissions.briefs(may_be_stale=True)
+        owners = {one.id: one.account_id for one in briefs}
+        book = self._books.pop(competition.id, None) or AskBook()
+        async with self._database.read(may_be_stale=True) as session:
+            if await book.has_lost(session, competition.id):
+                self._verdicts.pop(competition.id, None)
+                book = AskBook()
+            has_changed = await book.refresh(session, competition, owners, now)
+        self._keep(competition.id, book)
+        margin = competition.assignment.within
+        known = self._verdicts.get(competition.id)
+        if known is None or has_changed or known[0] != margin:
+            columns = book.columns()
+            found = await asyncio.to_thread(_verdict, list(book.names), columns, margin)
+            self._verdicts[competition.id] = known = (margin, found)
+        return known[1].model_copy(update={"waiting": book.waiting})
+
+    def _keep(self, competition: str, book: AskBook) -> None:
+        self._books[competition] = book
+        if len(self._books) > MAX_BOOKS:
+            self._verdicts.pop(self._books.popitem(last=False)[0], None)
+
+
+def _verdict(names: Sequence[str], asked: AskedConversations, margin: float) -> AskedVerdict:
+    predicted = predictions(asked)
+    with_signals = dict(zip(names, sums_of(asked, predicted, uses_signals=True), strict=True))
+    plain = dict(zip(names, sums_of(asked, predicted, uses_signals=False), strict=True))
+    alpha = shared_alpha(max(1, len(names)))
+    rows = [_row(name, with_signals[name], plain[name], alpha) for name in names]
+    rows.sort(key=lambda row: (-row.low, -(row.ratio or 0.0), row.submission_id))
+    answered = [row for row in rows if row.answered]
+    pairs = []
+    foretold = FORETOLD
+    for row in answered[1:]:
+        found = compare_asked(
+            with_signals[answered[0].submission_id],
+            with_signals[row.submission_id],
+            margin=margin,
+            members=len(names),
+            foretells=foretold > 0,
+        )
+        foretold -= not found.is_within
+        pairs.append(
+            VerdictPair(submission_id=row.submission_id, state=_state(found), votes=found.votes)
+        )
+    return AskedVerdict(
+        waiting=0,
+        leader=answered[0].submission_id if answered else None,
+        is_decided=bool(pairs) and all(pair.state is not VerdictState.OPEN for pair in pairs),
+        worth=_worth(with_signals, plain),
+        pairs=pairs,
+        rows=rows,
+    )
+
+
+def _row(name: str, sums: AskedSums, plain: AskedSums, alpha: float) -> AskedRatio:
+    (low, high), (plain_low, plain_high) = (asked_sequence(one, alpha) for one in (sums, plain))
+    return AskedRatio(
+        submission_id=name,
+        eligible=int(sums.eligible),
+        asked=sums.asked,
+        answered=int(sums.answered),
+        up=sums.up,
+        ratio=sums.ratio,
+        low=low,
+        high=high,
+        plain_ratio=plain.ratio,
+        plain_low=plain_low,
+        plain_high=plain_high,
+    )
+
+
+def _worth(with_signals: dict[str, AskedSums], plain: dict[str, AskedSums]) -> int | None:
+    """Compare the variances of both estimates, summed over all submissions."""
+    ratios = {name: one.ratio for name, one in plain.items()}
+    if sum(one.answered for one in plain.values()) < FEWEST:
+        return None
+    ours = sum(with_signals[name].squares(at) for name, at in ratios.items() if at is not None)
+    theirs = sum(plain[name].squares(at) for name, at in ratios.items() if at is not None)
+    return round(1_000 * theirs / ours) if ours > 0 else None
+
+
+def _state(found: Comparison) -> VerdictState:
+    if found.is_better:
+        return VerdictState.BETTER
+    return VerdictState.WITHIN if found.is_within else VerdictState.OPEN
