@@ -104,6 +104,11 @@ class DuelRule(BaseModel):
         description="Strengths are those of replies of the same length and markdown on the same side; only with `counted`.",
     )
 
+    @property
+    def are_kept(self) -> bool:
+        """Tell whether there are duels to count, be it for the ranking or for the developers alone."""
+        return self.battles or self.counted
+
     @model_validator(mode="after")
     def _controls_what_counts(self) -> Self:
         if self.style_control and not self.counted:

@@ -16,7 +16,10 @@ class SimulationRequest(BaseModel):
     submissions: int = Field(default=20, ge=2, le=200)
     ratings_per_day: float = Field(default=1_000, gt=0, le=1e9, description="Of all users.")
     ratings_per_user: int = Field(
-        default=2, ge=1, le=100, description="Each on another submission."
+        default=2,
+        ge=1,
+        le=100,
+        description="Each on another submission; where duels settle who is best, the duels of a user.",
     )
     gpus_per_submission: float = Field(
         default=1.0, ge=0, le=1_000, description="Less than 1 where several share a model server."
@@ -24,6 +27,12 @@ class SimulationRequest(BaseModel):
     mean: float = Field(default=0.6, gt=0, lt=1, description="Mean of the true thumbs-up ratios.")
     spread: float = Field(
         default=0.107, gt=0, le=0.4, description="Standard deviation of the true ratios."
+    )
+    correlation: float = Field(
+        default=0.5, ge=0, le=0.95, description="In duels: of what a user feels for two replies."
+    )
+    ties: float = Field(
+        default=0.2, ge=0, le=0.9, description="Share of the duels between equal ones that tie."
     )
     certainty: float = Field(default=0.95, ge=0.5, le=0.9999)
     most_ratings: int = Field(default=40_000, ge=200, le=1_000_000)
@@ -36,6 +45,9 @@ class SimulatedVerdict(BaseModel):
 
     policy: AssignmentKind
     rule: RankingRule
+    is_by_duels: bool = Field(
+        default=False, description="Each rating is a duel, and duels settle who is best."
+    )
     ratings: float = Field(description="Median.")
     quarter: float = Field(description="A quarter of the seasons needs at most so many.")
     three_quarters: float

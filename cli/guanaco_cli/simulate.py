@@ -25,7 +25,8 @@ if TYPE_CHECKING:
         Simulation,
         SimulationRequest,
     )
-    from guanaco_server.simulation.seasons import Decided, SeasonPlan
+    from guanaco_server.simulation.outcomes import Decided
+    from guanaco_server.simulation.seasons import SeasonPlan
 
 Kind = TypeVar("Kind", bound="OpenEnum")
 
@@ -42,7 +43,8 @@ CompetitionFile = Annotated[
 Submissions = Annotated[int, typer.Option(help="Submissions that take part.")]
 PerDay = Annotated[float, typer.Option("--ratings-per-day", help="Ratings of all users in a day.")]
 PerUser = Annotated[
-    int, typer.Option("--ratings-per-user", help="Submissions that each user rates.")
+    int,
+    typer.Option("--ratings-per-user", help="Submissions that each user rates, or their duels."),
 ]
 Gpus = Annotated[
     float,
@@ -50,6 +52,10 @@ Gpus = Annotated[
 ]
 Mean = Annotated[float, typer.Option(help="Mean of the true shares of thumbs up.")]
 Spread = Annotated[float, typer.Option(help="Standard deviation of these shares.")]
+Correlation = Annotated[
+    float, typer.Option(help="By duels: correlation of what a user feels for two replies.")
+]
+Ties = Annotated[float, typer.Option(help="By duels: share of ties between equal submissions.")]
 Certainty = Annotated[float, typer.Option(help="How sure the verdict has to be.")]
 MostRatings = Annotated[int, typer.Option("--most-ratings", help="Where a season ends undecided.")]
 Seasons = Annotated[int, typer.Option(help="Seasons to simulate for each line.")]
@@ -95,6 +101,8 @@ def simulate(
     gpus_per_submission: Gpus = 1.0,
     mean: Mean = 0.6,
     spread: Spread = 0.107,
+    correlation: Correlation = 0.5,
+    ties: Ties = 0.2,
     certainty: Certainty = 0.95,
     most_ratings: MostRatings = 40_000,
     seasons: Seasons = 20,
@@ -109,7 +117,8 @@ def simulate(
     """Estimate what a planned competition needs for a verdict.
 
     Seasons are simulated here, with the platform's own policies and tests: no server is asked. Without --policy all policies are
-    simulated, without --rule the file's own rule; rules by strengths need the platform's extra `server`. With --engines it also says how many
+    simulated, without --rule the file's own rule; rules by strengths need the platform's extra `server`. Where the file's duels settle who is best,
+    `decide` is simulated by duels, and each rating is a duel. With --engines it also says how many
     GPU hours a verdict by thumbs needs where so many model servers are shared, by each value of the setting `sleep_policy`.
     """
     from pydantic import ValidationError
@@ -127,6 +136,8 @@ def simulate(
             gpus_per_submission=gpus_per_submission,
             mean=mean,
             spread=spread,
+            correlation=correlation,
+            ties=ties,
             certainty=certainty,
             most_ratings=most_ratings,
             seasons=seasons,
@@ -192,10 +203,10 @@ def _verdicts(
 ) -> Iterator[SimulatedVerdict]:
     from concurrent.futures import ProcessPoolExecutor
 
-    from guanaco_server.simulation.seasons import SeasonPlan, simulate
+    from guanaco_server.simulation.seasons import simulate
 
-    _require_numpy(rules)
-    total = len(rules) * len(policies)
+    plans = [_plan(request, competition, rule, policy) for rule in rules for policy in policies]
+    _require_numpy([one.rule for one in plans if not one.is_by_duels])
     with ProcessPoolExecutor(os.cpu_count()) as pool:
 
         def run(plan: SeasonPlan, seeds: Sequence[int]) -> Iterator[Decided]:
@@ -203,13 +214,27 @@ def _verdicts(
 
             return pool.map(season, [plan] * len(seeds), seeds)
 
-        done = 0
-        for rule in rules:
-            for policy in policies:
-                done += 1
-                console.say(f"{done} of {total}: {request.seasons} seasons by {policy}, {rule} …")
-                assignment = competition.assignment.model_copy(update={"kind": policy})
-                yield simulate(SeasonPlan(request, assignment, rule), run)
+        for done, plan in enumerate(plans, start=1):
+            how = "duels" if plan.is_by_duels else plan.rule
+            console.say(
+                f"{done} of {len(plans)}: {request.seasons} seasons by {plan.assignment.kind}, {how} …"
+            )
+            yield simulate(plan, run)
+
+
+def _plan(
+    request: SimulationRequest,
+    competition: CompetitionRequest,
+    rule: RankingRule,
+    policy: AssignmentKind,
+) -> SeasonPlan:
+    """Return how the platform would run the competition by this rule and policy."""
+    from guanaco_server.simulation.seasons import SeasonPlan
+
+    assignment = competition.assignment.model_copy(update={"kind": policy})
+    planned = competition.model_copy(update={"assignment": assignment, "ranking": rule})
+    is_by_duels = planned.is_settled_by_duels and rule != "thumbs_up"
+    return SeasonPlan(request, assignment, rule, is_by_duels)
 
 
 def _shared(
@@ -288,7 +313,7 @@ def _shared_row(one: SharedVerdict) -> tuple[Any, ...]:
 def _row(one: SimulatedVerdict, *, is_own: bool) -> tuple[Any, ...]:
     return (
         one.rule,
-        f"{one.policy} *" if is_own else one.policy,
+        f"{one.policy}{' by duels' * one.is_by_duels}{' *' * is_own}",
         f"{one.ratings:,.0f}",
         f"{one.quarter:,.0f} to {one.three_quarters:,.0f}",
         f"{one.users:,.0f}",
@@ -307,7 +332,7 @@ def plot(found: Simulation) -> list[str]:
     except (UnicodeEncodeError, LookupError):
         levels = PLAIN_LEVELS
     most = found.request.most_ratings
-    labels = [f"{one.policy}, {one.rule}" for one in found.verdicts]
+    labels = [f"{one.policy}, {'duels' if one.is_by_duels else one.rule}" for one in found.verdicts]
     width = max(map(len, labels))
     lines = ["", "decided seasons, by ratings"]
     for label, one in zip(labels, found.verdicts, strict=True):

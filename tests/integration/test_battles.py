@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -10,17 +11,32 @@ import pytest
 from sqlalchemy import text
 
 from guanaco.accounts import Role
-from guanaco.competitions import OPEN, CompetitionRequest, DuelRule
+from guanaco.competitions import (
+    OPEN,
+    AssignmentKind,
+    AssignmentRule,
+    CompetitionRequest,
+    DuelRule,
+)
 from guanaco_server.competitions.service import OPEN_COMPETITION
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
+from guanaco_server.routing.posterior import Posterior
+from guanaco_server.routing.snapshot import (
+    Pool,
+    RivalRecord,
+    choose_rival,
+    policy_of,
+    rival_chances,
+)
+from guanaco_server.statistics.duel_decisions import COUNTED_PER_USER
 from tests.fixtures.newer_version import rewrite
 from tests.fixtures.talking import contents, parse
 from tests.fixtures.world import World
 
 pytestmark = pytest.mark.both_databases
 
-OWN, RIVAL = "acme-tiny_v1", "bolt-tiny_v1"
+OWN, RIVAL, THIRD = "acme-tiny_v1", "bolt-tiny_v1", "cove-tiny_v1"
 
 
 async def in_battle(
@@ -170,6 +186,7 @@ async def test_a_developer_reads_duels_with_the_other_side_anonymous(database: D
     own = battle["continues_from"]
     await vote(http, conversation, battle["battle_id"], outcome=own)
     ada, bob = await world.http(Role.DEVELOPER, "ada"), await world.http(Role.DEVELOPER, "bob")
+    await world.scores.loop.run_once()
     won = (await ada.get(f"/submissions/{OWN}/duels")).json()
     lost = (await bob.get(f"/submissions/{RIVAL}/duels")).json()
     assert (won["score"]["won"], won["items"][0]["result"]) == (1, "won")
@@ -202,6 +219,64 @@ async def test_an_outcome_of_the_next_version_is_shown_and_never_counted(
     assert (pairs.status_code, pairs.json()) == (200, [])
     changed = (await vote(http, conversation, battle_id, outcome="tie")).json()
     assert (changed["outcome"], changed["revision"]) == ("tie", 2)
+
+
+async def test_results_leave_out_what_the_verdict_leaves_out(database: Database) -> None:
+    world, http, conversation = await in_battle(database)
+    votes = 0
+    while votes <= COUNTED_PER_USER:
+        battle = await fight(http, conversation, f"Hello {votes}")
+        assert (await vote(http, conversation, battle["battle_id"], outcome="tie")).is_success
+        votes += 1
+    ada = await world.http(Role.DEVELOPER, "ada")
+    await world.scores.loop.run_once()
+    page = (await ada.get(f"/submissions/{OWN}/duels")).json()
+    assert len(page["items"]) == votes
+    score = page["score"]
+    assert (score["won"], score["lost"], score["tie"]) == (0, 0, COUNTED_PER_USER)
+    admin = await world.http(Role.ADMIN)
+    (pair,) = (await admin.get(f"/competitions/{OPEN}/duels")).json()
+    assert pair["score"]["tie"] == COUNTED_PER_USER
+
+
+async def test_the_chance_of_a_rival_can_be_computed_again(database: Database) -> None:
+    world, http, conversation = await in_battle(database)
+    await world.publish(await world.account(Role.DEVELOPER, "eve"), THIRD)
+    rule = AssignmentRule(kind=AssignmentKind.UNIFORM, seed=7, weights={THIRD: 3.0})
+    await world.competitions.put(
+        OPEN,
+        CompetitionRequest(
+            name="Open",
+            starts_at=OPEN_COMPETITION.starts_at,
+            duels=DuelRule(battles=True),
+            assignment=rule,
+        ),
+    )
+    await world.routing.refresh()
+    keys = []
+    for number in range(2):
+        battle = await fight(http, conversation, f"Hello {number}")
+        keys.append(battle["battle_id"])
+        await vote(http, conversation, battle["battle_id"], outcome="a")
+    async with database.read() as session:
+        found = await session.execute(
+            text("SELECT a_submission, b_submission, decision FROM battles ORDER BY created_at, id")
+        )
+        by_key = {}
+        for a, b, stored in found:
+            kept = json.loads(stored) if isinstance(stored, str) else stored
+            by_key[kept["key"]] = (RivalRecord.model_validate(kept), {a, b})
+        (_, one), (decision, two) = by_key[keys[0]], by_key[keys[1]]
+        snapshot = await world.routing.recorded(session, decision)
+    assert snapshot is not None
+    (met,) = one - {OWN}
+    assert (decision.seed, decision.own, decision.seen) == (7, OWN, (met,))
+    (rival,) = two - {OWN}
+    pool = Pool(snapshot, await policy_of(snapshot, Posterior()))
+    assert choose_rival(pool, decision) == rival
+    fresh = decision.model_copy(update={"seen": ()})
+    assert await rival_chances(fresh, snapshot) == pytest.approx({THIRD: 0.75, RIVAL: 0.25})
+    assert (await rival_chances(decision, snapshot))[rival] == pytest.approx(1), "who was met waits"
 
 
 async def test_an_erased_user_leaves_no_battle(database: Database) -> None:

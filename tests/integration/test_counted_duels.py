@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +17,10 @@ from guanaco.leaderboard import LeaderboardVerdict
 from guanaco.verdicts import headline
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
+from guanaco_server.duels.counting import DuelCounts
 from guanaco_server.duels.tables import BattleRow, DuelRow
+from guanaco_server.leaderboard.flags.rules import DEVOTED_RATINGS
+from guanaco_server.statistics.duel_decisions import COUNTED_PER_USER
 from tests.fixtures.newer_version import rewrite
 from tests.fixtures.rating import converse, rate
 from tests.fixtures.world import World
@@ -256,14 +260,18 @@ async def test_deciding_duels_settle_the_verdict_and_choose_the_next_pair(
     assert by_name[THREE]["votes"] > 25
     assert "Not settled by duels" in headline(LeaderboardVerdict.model_validate(found))
 
+    await world.board()
     await world.routing.refresh()
     assert rival_of(world, TWO) == {ONE}
     assert rival_of(world, ONE) == {THREE, TWO}
     many = [chosen_rival(world, ONE, str(number)) for number in range(200)]
     assert many.count(THREE) > 3 * many.count(TWO), "what is open duels, what is new a little"
+    spent, once = {ONE: COUNTED_PER_USER}, {ONE: COUNTED_PER_USER - 1}
+    assert rival_of(world, TWO, once) == {ONE}
+    assert rival_of(world, TWO, spent) == {THREE}, "another duel with the leader would not count"
 
 
-async def test_verdict_counts_one_duel_of_a_user_on_a_pair(world: Arena) -> None:
+async def test_one_user_settles_nothing_and_leaves_the_pair_open(world: Arena) -> None:
     await world.put(RULES, assignment={"kind": "decide"})
     for _ in range(19):
         await world.duel("one-user", ONE, TWO, "a")
@@ -271,6 +279,9 @@ async def test_verdict_counts_one_duel_of_a_user_on_a_pair(world: Arena) -> None
         await world.http_with({}).get("/leaderboard/verdict", params={"competition": "autumn"})
     ).json()
     assert found["pairs"][0]["state"] == "open"
+    await world.board()
+    counted = await DuelCounts(world.database).by_pair("autumn")
+    assert counted == {(ONE, TWO): (COUNTED_PER_USER, 0, 0)}
 
 
 async def test_an_outcome_of_the_next_version_is_in_no_ranking_and_stops_no_process(
@@ -291,10 +302,26 @@ async def test_an_outcome_of_the_next_version_is_in_no_ranking_and_stops_no_proc
     }
 
 
-def rival_of(world: Arena, own: str) -> set[str | None]:
-    return {chosen_rival(world, own, str(number)) for number in range(100)}
+async def test_results_of_pairs_are_of_the_duels_that_no_rule_leaves_out(world: Arena) -> None:
+    await world.duel("early", ONE, TWO, "b")
+    begin = world.clock.now()
+    for number in range(DEVOTED_RATINGS):
+        await world.duel("devoted", ONE, (TWO, THREE)[number % 2], "a")
+    await world.duel("alice", TWO, ONE, "both_bad")
+    await world.put({"battles": True}, starts_at=begin.isoformat())
+    await world.board()
+    (pair,) = (await world.admin.get("/competitions/autumn/duels")).json()
+    score = pair["score"]
+    assert (pair["first"], pair["second"]) == (ONE, TWO)
+    assert (score["won"], score["lost"], score["tie"], score["both_bad"]) == (0, 0, 0, 1)
 
 
-def chosen_rival(world: Arena, own: str, key: str) -> str | None:
-    live = world.routing.rival("autumn", own, key)
-    return None if live is None else live.serving.id
+def rival_of(world: Arena, own: str, met: Mapping[str, int] | None = None) -> set[str | None]:
+    return {chosen_rival(world, own, str(number), met) for number in range(100)}
+
+
+def chosen_rival(
+    world: Arena, own: str, key: str, met: Mapping[str, int] | None = None
+) -> str | None:
+    assigned = world.routing.rival("autumn", own, key, met or {})
+    return None if assigned is None else assigned.submission_id

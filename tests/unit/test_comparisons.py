@@ -26,6 +26,7 @@ from guanaco_server.leaderboard.ranking.comparisons import CodedDuels, fit
 from guanaco_server.leaderboard.ranking.duel_table import DuelTable, DuelVotes
 from guanaco_server.leaderboard.ranking.rules import VotesByUser, standings
 from guanaco_server.leaderboard.ranking.style import Style, differences, style_of
+from guanaco_server.statistics.duel_decisions import COUNTED_PER_USER
 
 # `made_votes(3000, 7, 150)` fitted by choix 0.4.1 and arena-rank 0.1.1; `make bench-duels` asks the packages themselves.
 PEERS = json.loads((Path(__file__).parent / "golden" / "duel_strengths.json").read_text())
@@ -224,15 +225,21 @@ def test_changed_vote_replaces_the_old_and_repeats_change_nothing() -> None:
     assert outcomes(table.counted(OWNERS, ALWAYS)) == [0.5, 0.0]
 
 
-def test_first_duel_of_a_user_on_a_pair_is_tested() -> None:
+def test_first_five_duels_of_a_user_on_a_pair_are_tested() -> None:
     table = DuelTable()
-    later = [duel(k, "a", "two", "one") for k in range(2, 6)]
-    table.take([duel(9, "a", user="bob"), *later, duel(1, "a"), duel(7, "tie", "three", "two")])
-    counts = table.counted(OWNERS, ALWAYS).by_pair()
-    assert counts == {("one", "two"): (2, 0, 0), ("three", "two"): (0, 1, 0)}
-    changed = duel(1, "a")
+    first = [duel(k, "a") for k in range(1, COUNTED_PER_USER + 1)]
+    later = [duel(k, "a", "two", "one") for k in range(COUNTED_PER_USER + 1, 40)]
+    bobs = [duel(50, "a", user="bob"), duel(51, "both_bad", user="bob")]
+    table.take([*bobs, *later, *first, duel(60, "tie", "three", "two")])
+    valid = table.counted(OWNERS, ALWAYS)
+    assert valid.by_pair() == {
+        ("one", "two"): (COUNTED_PER_USER + 1, 1, 0),
+        ("three", "two"): (0, 1, 0),
+    }
+    assert valid.results_by_pair()["one", "two"] == (COUNTED_PER_USER + 1, 0, 0, 1)
+    changed = first[0]
     table.take([replace(changed, votes=(*changed.votes, (NOON + timedelta(days=1), "b")))])
-    assert table.counted(OWNERS, ALWAYS).by_pair()["one", "two"] == (1, 0, 1)
+    assert table.counted(OWNERS, ALWAYS).by_pair()["one", "two"] == (COUNTED_PER_USER, 1, 1)
     assert counted([]).by_pair() == DuelVotes().by_pair() == {}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -10,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.settling_duels import WORLDS, season
+from benchmarks.settling_duels import WORLDS, Table, World, season
 from guanaco_server.routing.duelling import HEARD, Duelling, duelling
 from guanaco_server.routing.policies import Entry
+from guanaco_server.simulation.duels import DuelPlan, Users, duel_season
 from guanaco_server.statistics.duel_decisions import (
+    COUNTED_PER_USER,
     DuelCount,
     compare_duels,
     evidence_of_duels,
@@ -120,6 +123,32 @@ def test_a_season_ends_with_a_right_claim() -> None:
     ]
     assert all(one.after is not None for one in found)
     assert not any(one.is_wrong for one in found)
+
+
+def test_simulated_duels_are_counted_as_the_ranking_counts_them() -> None:
+    world = World(Users(tastes=0.6, duels=20))
+    plan = DuelPlan(6, 0.2, 0.1, 20, 2_000, world.users, lambda chance: [0.0, 0, 0, 0, 0.1, 0.2])
+    for seed in (1, 2):
+        assert duel_season(plan, seed, Table) == duel_season(plan, seed)
+
+
+def test_users_who_leave_when_they_are_ahead_mislead_no_claim() -> None:
+    """Each has no preference, and goes on until they prefer one more often than the other."""
+    wrong = 0
+    for seed in range(400):
+        chance = random.Random(seed)
+        duels, is_claimed = DuelCount(), False
+        for _ in range(400):
+            lead = 0
+            for _ in range(COUNTED_PER_USER):
+                won = chance.random() < 0.5
+                lead += 1 if won else -1
+                duels = duels.plus(float(won))
+                is_claimed = is_claimed or evidence_of_duels(duels, 0.0) >= -math.log(0.05)
+                if lead > 0:
+                    break
+        wrong += is_claimed
+    assert 0 < wrong / 400 <= 0.05
 
 
 def test_strengths_add_up_over_a_chain_of_pairs() -> None:

@@ -66,6 +66,22 @@ def test_the_command_prints_a_table_and_a_plot(rules: str, capsys: Any) -> None:
     assert "within 10 points of the best, with 95 % certainty" in said.err
 
 
+def test_a_competition_that_duels_settle_is_simulated_by_duels(tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "duels.yaml"
+    path.write_text(RULES + "ranking: bradley_terry\nduels: {battles: true, counted: true}\n")
+    few = ["simulate", str(path), *FEW, "--policy", "decide"]
+    assert run([*few, "--json"]) == 0
+    (one,) = json.loads(capsys.readouterr().out)["verdicts"]
+    assert (one["is_by_duels"], one["rule"]) == (True, "bradley_terry")
+    assert run(few) == 0
+    assert "decide by duels *" in capsys.readouterr().out
+    assert run([*few, "--rule", "thumbs_up", "--json"]) == 0
+    (plain,) = json.loads(capsys.readouterr().out)["verdicts"]
+    assert plain["is_by_duels"] is False
+    assert run([*few, "--ties", "2"]) != 0
+    assert "ties" in capsys.readouterr().err
+
+
 def test_the_command_prints_json(rules: str, capsys: Any) -> None:
     assert run(["simulate", rules, *FEW, "--policy", "decide", "--json"]) == 0
     (one,) = json.loads(capsys.readouterr().out)["verdicts"]
@@ -114,7 +130,9 @@ from guanaco.competitions import AssignmentKind, AssignmentRule, RankingRule
 from guanaco.simulations import SimulationRequest
 request = SimulationRequest(submissions=2, spread=0.2, most_ratings=1000)
 print(season(SeasonPlan(request, AssignmentRule(kind=AssignmentKind.ADAPTIVE), RankingRule.THUMBS_UP), 1))
+print(season(SeasonPlan(request, AssignmentRule(kind=AssignmentKind.DECIDE), RankingRule.BRADLEY_TERRY, True), 1))
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     assert "Decided" in ended.stdout
+    assert "Settled" in ended.stdout

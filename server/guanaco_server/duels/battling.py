@@ -21,11 +21,16 @@ from guanaco.chat import Reply
 from guanaco.duels import Battle, BattleReply, BattleRequest, Side
 from guanaco.errors import BattlesOff, GuanacoError
 from guanaco_server.accounts.service import Account
+from guanaco_server.chat.conversations import records as chat_records
+from guanaco_server.chat.conversations.history import History
+from guanaco_server.chat.conversations.service import REPEATABLE_FOR
 from guanaco_server.chat.gateway.generation import Generated, Pieces
 from guanaco_server.chat.gateway.replies import ClaimedTurn, ReplyService, show_memory
 from guanaco_server.database.database import Database
+from guanaco_server.duels import queries
 from guanaco_server.duels.tables import BattleRow
-from guanaco_server.routing.service import LiveSubmission, RoutingService
+from guanaco_server.routing.service import Assigned, LiveSubmission, RoutingService
+from guanaco_server.routing.snapshot import RivalRecord
 from guanaco_server.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -83,7 +88,10 @@ class BattleService:
         try:
             live = await self._replies.target(history)
             show_memory(turn, live)
-            rival = self._routing.rival(history.competition, live.serving.id, turn.lease.token)
+            battle_id = f"battle_{secrets.token_hex(16)}"
+            met = await self._met(history)
+            assigned = self._routing.rival(history.competition, live.serving.id, battle_id, met)
+            rival = None if assigned is None else assigned.live
             whole: dict[Side, Generated] = {}
             waiting = {own}
             tasks.append(asyncio.create_task(self._run(own, turn, live, arrived)))
@@ -102,7 +110,7 @@ class BattleService:
                     waiting.discard(side)
                 else:
                     yield SidePieces(side, piece)
-            battle = await self._record(turn, own, live, rival, whole)
+            battle = await self._record(battle_id, turn, own, live, assigned, whole)
             is_recorded = True
             self._replies.consider_summary(turn, live)
             yield battle
@@ -112,6 +120,14 @@ class BattleService:
             await asyncio.gather(*tasks, return_exceptions=True)
             if not is_recorded:
                 await self._replies.release(turn)
+
+    async def _met(self, history: History) -> dict[str, int]:
+        """Count the user's duels between the conversation's submission and each other one."""
+        async with self._database.read() as session:
+            conversations = chat_records.of_user(
+                history.account_id, history.user_id, history.competition
+            )
+            return await queries.met(session, history.submission_id, conversations)
 
     async def _run(
         self, side: Side, turn: ClaimedTurn, live: LiveSubmission, arrived: asyncio.Queue[_Arrived]
@@ -127,23 +143,28 @@ class BattleService:
 
     async def _record(
         self,
+        battle_id: str,
         turn: ClaimedTurn,
         own: Side,
         live: LiveSubmission,
-        rival: LiveSubmission | None,
+        assigned: Assigned | None,
         whole: dict[Side, Generated],
     ) -> Battle:
         """Store the battle first: a turn that is stored has its battle then, whatever happens in between."""
-        battle_id = f"battle_{secrets.token_hex(16)}" if len(whole) == len(SIDES) else None
+        is_battle = len(whole) == len(SIDES)
 
         async def told(reply: Reply) -> Battle:
             assert reply.message_id is not None
-            if battle_id is not None and rival is not None:
+            if is_battle and assigned is not None:
+                rival = assigned.live
                 row = self._row(battle_id, turn, own, live, rival, whole, reply.message_id)
+                if isinstance(assigned.decision, RivalRecord):
+                    row.decision = assigned.decision
                 async with self._database.write() as session:
                     session.add(row)
+                    await self._routing.record(session, assigned, REPEATABLE_FOR)
             return Battle(
-                battle_id=battle_id,
+                battle_id=battle_id if is_battle else None,
                 message_id=reply.message_id,
                 a=_shown(whole.get("a")),
                 b=_shown(whole.get("b")),

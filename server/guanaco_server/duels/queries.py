@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, and_, delete, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, delete, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco_server.duels.scores import CountedVote
-from guanaco_server.duels.tables import BattleRow
+from guanaco_server.database.bulk import upsert
+from guanaco_server.duels.scores import PairResults
+from guanaco_server.duels.tables import BattleRow, DuelPairRow
 
 
 async def locked(session: AsyncSession, battle_id: str) -> BattleRow | None:
@@ -42,14 +44,48 @@ async def page(
     return (await session.scalars(order)).all()
 
 
-async def results_of(session: AsyncSession, submission_id: str) -> list[CountedVote]:
-    """Count a submission's votes by both sides' submissions and outcome."""
-    return await _counted(session, _is_of(submission_id))
+async def met(session: AsyncSession, own: str, conversations: Select[str]) -> dict[str, int]:
+    """Count the voted duels between ``own`` and each other submission in these conversations."""
+    row = BattleRow
+    statement = (
+        select(row.a_submission, row.b_submission, func.count())
+        .where(row.conversation_id.in_(conversations), row.voted_at.is_not(None), _is_of(own))
+        .group_by(row.a_submission, row.b_submission)
+    )
+    found: Counter[str] = Counter()
+    for a, b, count in await session.execute(statement):
+        found[b if a == own else a] += count
+    return dict(found)
 
 
-async def results_in(session: AsyncSession, competition: str) -> list[CountedVote]:
-    """Count a competition's votes by both sides' submissions and outcome."""
-    return await _counted(session, BattleRow.competition == competition)
+async def pairs_of(session: AsyncSession, submission_id: str) -> Sequence[DuelPairRow]:
+    """Return a submission's duels that count, in every competition."""
+    row = DuelPairRow
+    is_of = or_(row.first == submission_id, row.second == submission_id)
+    return (await session.scalars(select(row).where(is_of))).all()
+
+
+async def pairs_in(session: AsyncSession, competition: str) -> Sequence[DuelPairRow]:
+    """Return the duels of a competition that count."""
+    row = DuelPairRow
+    order = select(row).where(row.competition == competition).order_by(row.first, row.second)
+    return (await session.scalars(order)).all()
+
+
+async def replace_pairs(
+    session: AsyncSession, competition: str, pairs: Mapping[tuple[str, str], PairResults]
+) -> None:
+    """Store the duels of a competition that count, and delete the pairs that have none any more."""
+    row = DuelPairRow
+    known = {(one.first, one.second): one for one in await pairs_in(session, competition)}
+    gone = known.keys() - pairs.keys()
+    for first, second in gone:
+        await session.delete(known[first, second])
+    rows = [
+        {"competition": competition, "first": first, "second": second} | results._asdict()
+        for (first, second), results in pairs.items()
+    ]
+    await upsert(session, row, rows)
 
 
 async def delete_of_messages(session: AsyncSession, message_ids: Sequence[str]) -> None:
@@ -58,17 +94,6 @@ async def delete_of_messages(session: AsyncSession, message_ids: Sequence[str]) 
         .where(BattleRow.message_id.in_(message_ids))
         .execution_options(synchronize_session=False)
     )
-
-
-async def _counted(session: AsyncSession, which: ColumnElement[bool]) -> list[CountedVote]:
-    row = BattleRow
-    statement = (
-        select(row.a_submission, row.b_submission, row.outcome, func.count())
-        .where(which, row.outcome.is_not(None))
-        .group_by(row.a_submission, row.b_submission, row.outcome)
-    )
-    rows = await session.execute(statement)
-    return [(a, b, outcome, count) for a, b, outcome, count in rows if outcome is not None]
 
 
 def _is_of(submission_id: str) -> ColumnElement[bool]:

@@ -1,8 +1,8 @@
-"""Reads votes on battles for the leaderboard: raw, in bulk, and the newest alone."""
+"""Reads votes on battles for the leaderboard, raw, in bulk, and the newest alone, and keeps what it has counted."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -12,6 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.chat.conversations import records as chat_records
 from guanaco_server.database.database import among
+from guanaco_server.duels import queries
+from guanaco_server.duels.scores import PairResults
 from guanaco_server.duels.tables import BattleRow, DuelRow
 
 DUELS_AT_ONCE = 5_000
@@ -31,6 +33,13 @@ class RecordedDuel:
     @property
     def user_key(self) -> str:
         return chat_records.user_key(self.account_id, self.user_id)
+
+
+async def replace_pairs(
+    session: AsyncSession, competition: str, pairs: Mapping[tuple[str, str], PairResults]
+) -> None:
+    """Within the caller's transaction: store the duels of a competition that count, by pair."""
+    await queries.replace_pairs(session, competition, pairs)
 
 
 async def count(session: AsyncSession, competition: str) -> int:

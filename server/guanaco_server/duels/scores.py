@@ -1,9 +1,9 @@
-"""Counts votes on duels as one submission sees them, with an interval that holds at every look."""
+"""Shows the duels that count as one submission sees them, with an interval that holds at every look."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from guanaco.duels import DuelOutcome, DuelResult, DuelScore, PairScore, Side
 from guanaco_server.statistics.confidence_sequences import (
@@ -11,9 +11,25 @@ from guanaco_server.statistics.confidence_sequences import (
     proportion_sequence,
     shared_alpha,
 )
+from guanaco_server.statistics.duel_decisions import DuelCount
 
-CountedVote = tuple[str, str, DuelOutcome, int]
-"""The submissions of sides a and b, the outcome, and how many such votes there are."""
+
+class PairResults(NamedTuple):
+    """The duels of two submissions that count, as the first of them sees them."""
+
+    won: int = 0
+    lost: int = 0
+    tied: int = 0
+    both_bad: int = 0
+
+    @property
+    def seen_by_other(self) -> PairResults:
+        return self._replace(won=self.lost, lost=self.won)
+
+    @property
+    def tested(self) -> DuelCount:
+        """Two bad replies are a tie."""
+        return DuelCount(self.won, self.tied + self.both_bad, self.lost)
 
 
 def result_for(side: Side, outcome: DuelOutcome) -> DuelResult:
@@ -23,39 +39,30 @@ def result_for(side: Side, outcome: DuelOutcome) -> DuelResult:
     return DuelResult.read(outcome)
 
 
-def score_of(submission_id: str, votes: Iterable[CountedVote]) -> DuelScore:
-    """Count a submission's results against all others."""
-    found: Counter[str] = Counter()
-    for a_submission, _, outcome, count in votes:
-        side: Side = "a" if a_submission == submission_id else "b"
-        found[result_for(side, outcome)] += count  # one of a newer version is in no sum
-    return _score(found, ALPHA)
+def score_of(pairs: Iterable[PairResults]) -> DuelScore:
+    """Sum a submission's results against all others."""
+    columns = list(zip(*pairs, strict=True)) or [()] * len(PairResults._fields)
+    return _score(PairResults(*map(sum, columns)), ALPHA)
 
 
-def scores_of_pairs(votes: Iterable[CountedVote]) -> list[PairScore]:
-    """Count each pair's results, the first by name against the second; the error is shared by all pairs."""
-    found: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for a_submission, b_submission, outcome, count in votes:
-        if outcome.is_unknown:
-            continue
-        first, second = sorted((a_submission, b_submission))
-        side: Side = "a" if a_submission == first else "b"
-        found[first, second][result_for(side, outcome)] += count
+def scores_of_pairs(pairs: Iterable[tuple[str, str, PairResults]]) -> list[PairScore]:
+    """Show each pair's results, the first by name against the second; the error is shared by all pairs."""
+    found = list(pairs)
     alpha = shared_alpha(max(1, len(found)))
     return [
         PairScore(first=first, second=second, score=_score(results, alpha))
-        for (first, second), results in sorted(found.items())
+        for first, second, results in found
     ]
 
 
-def _score(results: Mapping[str, int], alpha: float) -> DuelScore:
-    won, lost = results.get("won", 0), results.get("lost", 0)
+def _score(results: PairResults, alpha: float) -> DuelScore:
+    won, lost = results.won, results.lost
     ends = proportion_sequence(won, won + lost, alpha) if won + lost else (None, None)
     return DuelScore(
         won=won,
         lost=lost,
-        tie=results.get("tie", 0),
-        both_bad=results.get("both_bad", 0),
+        tie=results.tied,
+        both_bad=results.both_bad,
         low=ends[0],
         high=ends[1],
     )

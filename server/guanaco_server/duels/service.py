@@ -111,28 +111,31 @@ class DuelService:
         return read
 
     async def page(self, account: Account, submission_id: str, query: DuelQuery) -> DuelPage:
-        """Return a submission's duels with its results; the other side has no name."""
+        """Return a submission's duels with the results that count; the other side has no name."""
         await self._submissions.ensure_visible(account, submission_id)
         before = CURSORS.decode(query.cursor)
         async with self._database.read() as session:
             rows = await queries.page(session, submission_id, before, query.limit)
-            votes = await queries.results_of(session, submission_id)
+            pairs = await queries.pairs_of(session, submission_id)
             names = await self._conversations.user_names(
                 session, [row.conversation_id for row in rows]
             )
         items = await asyncio.to_thread(self._shown, submission_id, rows, names)
         return DuelPage(
-            score=score_of(submission_id, votes),
+            score=score_of(
+                row.results if row.first == submission_id else row.results.seen_by_other
+                for row in pairs
+            ),
             items=items,
             next_cursor=_cursor(rows[-1]) if len(rows) == query.limit else None,
         )
 
     async def pairs(self, competition_id: str) -> list[PairScore]:
-        """Return the results of each pair of a competition."""
+        """Return the results of each pair of a competition, as far as they count."""
         await self._competitions.find(competition_id)
         async with self._database.read() as session:
-            votes = await queries.results_in(session, competition_id)
-        return scores_of_pairs(votes)
+            rows = await queries.pairs_in(session, competition_id)
+        return scores_of_pairs((row.first, row.second, row.results) for row in rows)
 
     async def forget(self, session: AsyncSession, message_ids: Sequence[str]) -> None:
         """Within the caller's transaction, which deletes these messages: delete their battles, with both replies."""

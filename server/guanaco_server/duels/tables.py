@@ -9,14 +9,16 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from guanaco.duels import DuelOutcome
 from guanaco_server.database.tables import Table
-from guanaco_server.database.types import EnumText, UtcDateTime
+from guanaco_server.database.types import EnumText, Pydantic, UtcDateTime
+from guanaco_server.duels.scores import PairResults
+from guanaco_server.routing.snapshot import RivalRecord
 
 
 class BattleRow(Table):
     """Two replies as they were shown, and the vote that stands. It goes with its conversation, whoever deletes that.
 
     ``message_id`` is the reply of the conversation's own submission, which is on ``own_side``. ``continues_from`` is the
-    side that the conversation goes on with. A battle whose turn could not be stored has a message that is not there.
+    side that the conversation goes on with. ``decision`` is how the rival was chosen, where that can be repeated. A battle whose turn could not be stored has a message that is not there.
     """
 
     __tablename__ = "battles"
@@ -44,6 +46,25 @@ class BattleRow(Table):
     revision: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     voted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    decision: Mapped[RivalRecord | None] = mapped_column(Pydantic(RivalRecord))
+
+
+class DuelPairRow(Table):
+    """The duels of two submissions that count, as the first by name sees them. Each ranking writes them anew."""
+
+    __tablename__ = "duel_pairs"
+
+    competition: Mapped[str] = mapped_column(String(64), primary_key=True)
+    first: Mapped[str] = mapped_column(String(128), primary_key=True, index=True)
+    second: Mapped[str] = mapped_column(String(128), primary_key=True, index=True)
+    won: Mapped[int]
+    lost: Mapped[int]
+    tied: Mapped[int]
+    both_bad: Mapped[int]
+
+    @property
+    def results(self) -> PairResults:
+        return PairResults(self.won, self.lost, self.tied, self.both_bad)
 
 
 class DuelRow(Table):

@@ -9,7 +9,7 @@ Whoever has few duels is heard first. Half of the conversations of a pair begin 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from pydantic import BaseModel, ConfigDict
 
@@ -54,11 +54,15 @@ class Duelling(BaseModel):
         )
         return Shares([entry.id for entry in entries], shares)
 
-    def rivals(self, own: str) -> Shares:
-        """Return how the rivals of a submission are shared: the leader is everybody else's."""
-        if own != self.leader and self.leader is not None:
+    def rivals(self, own: str, spent: Collection[str] = ()) -> Shares:
+        """Return how the rivals of a submission are shared: the leader is everybody else's.
+
+        A user's duels with those in ``spent`` no longer count, so others are preferred.
+        """
+        if own != self.leader and self.leader is not None and self.leader not in spent:
             return Shares([self.leader], [1.0])
-        names = [name for name in self.shares if name != own]
+        others = [name for name in self.shares if name != own]
+        names = [name for name in others if name not in spent] or others
         return Shares(names, [max(self.shares[name], LEAST_SHARE) for name in names])
 
 

@@ -29,9 +29,10 @@ from guanaco_server.routing.posterior import Posterior
 from guanaco_server.routing.snapshot import (
     DecisionRecord,
     Pool,
+    RivalRecord,
     Snapshot,
     Votes,
-    draws,
+    choose_rival,
     policy_of,
     take,
 )
@@ -39,14 +40,14 @@ from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.sleep import Sleeper
 from guanaco_server.scaling.usage import TrafficRecorder
+from guanaco_server.statistics.duel_decisions import COUNTED_PER_USER
 from guanaco_server.statistics.duel_strengths import PairCounts
 from guanaco_server.submissions.rollouts.canaries import CanaryRecorder, Shown
 from guanaco_server.submissions.service import ServingSubmission, SubmissionService
 
-DUELS_S = (
-    5.0  # between two plans of a competition's duels, at least: counting a million takes a second
-)
-DUELS_SHARE = 20  # so many times as long as the counting took, at least
+DUELS_S = 5.0  # between two plans of a competition's duels, at least
+DUELS_SHARE = 20  # so many times as long as the reading took, at least
+NOBODY: Mapping[str, int] = {}
 REFRESH_S = 1.0  # how old a rating's count may be; statuses come at once
 AGE_S = 5.0  # without commits: well within http/health.py's STALE_S
 
@@ -349,26 +350,40 @@ class RoutingService:
         rules = self._rules.get(competition_id)
         return MemoryRule() if rules is None else rules.memory
 
-    def rival(self, competition_id: str, own: str, key: str) -> LiveSubmission | None:
-        """Choose another submission that answers beside ``own``, by the competition's rule. It must be awake: None while no other is."""
+    def rival(
+        self, competition_id: str, own: str, key: str, met: Mapping[str, int] = NOBODY
+    ) -> Assigned | None:
+        """Choose another submission that answers beside ``own``, by the competition's rule. It must be awake: None while no other is.
+
+        Args:
+            competition_id: The competition of the conversation.
+            own: The conversation's submission.
+            key: The battle's id.
+            met: The user's duels between ``own`` and each other submission; where these no longer count, others are preferred.
+        """
         pool = self._pools.get(competition_id)
         if pool is None:
             return None
-        chosen = self._planned_rival(pool.snapshot.duelling, own, key) or self.choose(
-            pool, (), key, frozenset({own})
-        )
-        if chosen is None:
-            return None
-        self._traffic.note(chosen.submission_id)
-        return chosen.live
-
-    def _planned_rival(self, plan: Duelling | None, own: str, key: str) -> Assigned | None:
-        """Choose among those that are awake and have room by the plan of duels."""
-        if plan is None:
-            return None
-        barred = {name for name in plan.names if not self.can_take(name)}
-        chosen = plan.rivals(own).choose(draws(self._seed, key), barred)
-        return None if chosen is None else Assigned(self._live(self._serving[chosen]))
+        rule, ids = pool.snapshot.rule, pool.snapshot.ids
+        closed = {name for name in ids if not self._is_open(name)}
+        full = closed | ((self._occupancy.full | self._deployments.yielding) & ids)
+        for barred in (full, closed):
+            decision = RivalRecord(
+                snapshot=pool.snapshot.digest if rule.seed is not None else "",
+                seed=self._seed if rule.seed is None else rule.seed,
+                key=key,
+                own=own,
+                seen=tuple(sorted(met.keys() & ids, key=lambda name: (met[name], name))),
+                spent=tuple(sorted(name for name in ids if met.get(name, 0) >= COUNTED_PER_USER)),
+                barred=tuple(sorted(barred)),
+            )
+            chosen = choose_rival(pool, decision)
+            if chosen is not None:
+                self._traffic.note(chosen)
+                assigned = Assigned(self._live(self._serving[chosen]))
+                is_recorded = rule.seed is not None and not rule.kind.is_unknown
+                return replace(assigned, pool=pool, decision=decision) if is_recorded else assigned
+        return None
 
     def serving(self, submission_id: str) -> ServingSubmission | None:
         """A submission that is served, by the last snapshot."""

@@ -140,6 +140,36 @@ class DecisionRecord(BaseModel):
     barred: tuple[str, ...] = ()
 
 
+class RivalRecord(DecisionRecord):
+    """How the rival of a battle was chosen; ``key`` is the battle's id.
+
+    ``seen`` by the user in duels with ``own``, least often first; duels with those in ``spent`` no longer count.
+    """
+
+    own: str
+    spent: tuple[str, ...] = ()
+
+
+def choose_rival(pool: Pool, decision: RivalRecord) -> str | None:
+    """Choose who answers beside the conversation's own submission: by the plan of duels, or else by the competition's rule."""
+    barred = {decision.own, *decision.barred}
+    plan = pool.snapshot.duelling
+    if plan is not None:
+        shares = plan.rivals(decision.own, decision.spent)
+        if chosen := shares.choose(draws(decision.seed, decision.key), barred):
+            return chosen
+    return pool.choose(decision.seed, decision.key, decision.seen, barred)
+
+
+async def rival_chances(decision: RivalRecord, snapshot: Snapshot) -> dict[str, float]:
+    """Return the chance that each submission had to be the rival when the decision was made."""
+    pool = Pool(snapshot, await policy_of(snapshot, Posterior()))
+    barred = {decision.own, *decision.barred}
+    plan = snapshot.duelling
+    planned = plan.rivals(decision.own, decision.spent).chances(barred) if plan else {}
+    return planned or pool.chances(decision.seen, barred)
+
+
 async def replay(decision: DecisionRecord, snapshot: Snapshot) -> str | None:
     """The submission that was chosen then."""
     pool = Pool(snapshot, await policy_of(snapshot, Posterior()))

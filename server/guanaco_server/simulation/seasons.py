@@ -24,10 +24,13 @@ from guanaco_server.leaderboard.ranking.rules import (
 from guanaco_server.routing.policies import Entry
 from guanaco_server.routing.posterior import Posterior
 from guanaco_server.routing.snapshot import Snapshot, policy_of
+from guanaco_server.simulation.duels import NORMAL, DuelPlan, Users, duel_season
+from guanaco_server.simulation.outcomes import Decided
 from guanaco_server.statistics.decisions import compare
 from guanaco_server.statistics.votes import VoteCount
 
 FIRST_LOOK = 100
+LEAST = 1e-6  # a true ratio of 0 has no normal deviate
 GROWTH = 1.05  # from one look to the next
 NEWEST_STEP = 10  # `newest` sends all to one submission, so its snapshots have to follow closely
 OPPONENTS_WEIGHT = {
@@ -39,20 +42,13 @@ OPPONENTS_WEIGHT = {
 
 
 @dataclass(frozen=True)
-class Decided:
-    """After how many ratings the verdict came, None if it did not, and whether it was wrong."""
-
-    after: int | None
-    is_wrong: bool = False
-
-
-@dataclass(frozen=True)
 class SeasonPlan:
-    """One policy and one rule of a planned competition."""
+    """One policy and one rule of a planned competition; ``is_by_duels`` where duels settle who is best."""
 
     request: SimulationRequest
     assignment: AssignmentRule
     rule: RankingRule
+    is_by_duels: bool = False
 
 
 def simulate(
@@ -70,6 +66,7 @@ def simulate(
     return SimulatedVerdict(
         policy=plan.assignment.kind,
         rule=plan.rule,
+        is_by_duels=plan.is_by_duels,
         ratings=needed,
         quarter=ratings[len(ratings) // 4],
         three_quarters=ratings[-1 - len(ratings) // 4],
@@ -88,7 +85,29 @@ def _one_after_the_other(plan: SeasonPlan, seeds: Sequence[int]) -> Iterator[Dec
 
 def season(plan: SeasonPlan, seed: int) -> Decided:
     """Follow one season until the verdict, or until its ratings are used up. The same seed gives the same season."""
+    if plan.is_by_duels:
+        return duel_season(_duel_plan(plan), seed)
     return asyncio.run(_Season(plan, seed).follow())
+
+
+def _duel_plan(plan: SeasonPlan) -> DuelPlan:
+    request, assignment = plan.request, plan.assignment
+
+    def likes(chance: random.Random) -> list[float]:
+        return [
+            NORMAL.inv_cdf(min(max(one, LEAST), 1 - LEAST)) for one in true_ratios(request, chance)
+        ]
+
+    return DuelPlan(
+        submissions=request.submissions,
+        within=assignment.within,
+        floor=assignment.recency_floor,
+        new_until=assignment.newest_until,
+        most_duels=request.most_ratings,
+        users=Users(request.correlation, request.ties, duels=request.ratings_per_user),
+        likes=likes,
+        alpha=1 - request.certainty,
+    )
 
 
 class _Season:

@@ -29,6 +29,11 @@ STAKES = tuple(STEEPEST / RATIO**k for k in range(SIZES))
 LOG_WEIGHT = -math.log(SIZES)
 
 
+COUNTED_PER_USER = (
+    5  # of a user's duels on a pair: the first ones, which are chosen without knowing any vote
+)
+
+
 class DuelCount(NamedTuple):
     """The duels of two submissions as one of them sees them; both bad is a tie."""
 

@@ -7,6 +7,7 @@ middle. The ranking's strengths (leaderboard/ranking/comparisons.py) are of a li
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import mul
 
 from guanaco_server.statistics.duel_decisions import DuelCount
 
@@ -48,17 +49,15 @@ def leader_of(names: Sequence[str], counts: PairCounts) -> str | None:
 
 def strengths_of(results: Results) -> dict[str, float]:
     """Return the strengths, in wins less losses in a duel."""
-    strengths = dict.fromkeys(results, 0.0)
-    lines = [
-        (
-            name,
-            DRAWN + sum(duels.total for duels in others.values()),
-            sum(duels.won - duels.lost for duels in others.values()),
-            [(other, duels.total) for other, duels in others.items()],
-        )
-        for name, others in results.items()
-    ]
+    places = {name: place for place, name in enumerate(results)}
+    values = [0.0] * len(places)
+    lines = []
+    for name, others in results.items():
+        totals = [duels.total for duels in others.values()]
+        gained = sum(duels.won - duels.lost for duels in others.values())
+        met = [places[other] for other in others]
+        lines.append((places[name], DRAWN + sum(totals), gained, totals, met))
     for _ in range(SWEEPS):
-        for name, weight, gained, others in lines:
-            strengths[name] = (gained + sum(n * strengths[one] for one, n in others)) / weight
-    return strengths
+        for place, weight, gained, totals, met in lines:
+            values[place] = (gained + sum(map(mul, totals, map(values.__getitem__, met)))) / weight
+    return dict(zip(places, values, strict=True))

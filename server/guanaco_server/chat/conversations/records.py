@@ -188,6 +188,15 @@ async def users_until(session: AsyncSession, until: datetime) -> Sequence[tuple[
     return [(account_id, user_id) for account_id, user_id in await session.execute(statement)]
 
 
+def of_user(account_id: str, user_id: str, competition: str) -> Select[str]:
+    """Select the ids of the conversations that a user of the account has in a competition."""
+    row = ConversationRow
+    found: Select[str] = select(row.id).where(
+        row.account_id == account_id, row.user_id == user_id, row.competition == competition
+    )
+    return found
+
+
 async def users_of(session: AsyncSession, conversations: Select[str]) -> dict[str, tuple[str, str]]:
     """Return the account and the user of each conversation that a statement selects the id of."""
     row = ConversationRow

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from guanaco.duels import DuelOutcome
 from guanaco_server.duels.records import RecordedDuel
+from guanaco_server.duels.scores import PairResults
 from guanaco_server.leaderboard.counting.votes import VotingWindow
 from guanaco_server.leaderboard.flags.rules import DEVOTED_RATINGS, Owner
 from guanaco_server.leaderboard.ranking.rules import Fit, VotesByUser
 from guanaco_server.leaderboard.ranking.style import Style
-from guanaco_server.statistics.duel_decisions import DuelCount
+from guanaco_server.statistics.duel_decisions import COUNTED_PER_USER
 from guanaco_server.statistics.duel_strengths import PairCounts
 
 if TYPE_CHECKING:
@@ -38,13 +39,20 @@ if TYPE_CHECKING:
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TICK = timedelta(microseconds=1)
 
-LOST, HALF, WON, UNKNOWN = 0, 1, 2, -1  # what a vote is worth for side a, in halves
+LOST, HALF, WON, BAD, UNKNOWN = (
+    0,
+    1,
+    2,
+    3,
+    -1,
+)  # what a vote is worth for side a, in halves; two bad replies are half a win too
 WORTH = {
     DuelOutcome.A.value: WON,
     DuelOutcome.B.value: LOST,
     DuelOutcome.TIE.value: HALF,
-    DuelOutcome.BOTH_BAD.value: HALF,
+    DuelOutcome.BOTH_BAD.value: BAD,
 }
+KINDS = ("lost", "tied", "won", "both_bad")  # by outcome
 UNMEASURED = (-1, -1, -1, -1)
 ROW = [
     ("user", "i4"),
@@ -100,7 +108,11 @@ class DuelVotes:
         return found
 
     def by_pair(self) -> PairCounts:
-        """Count the duels of pairs. Of a user's duels on a pair the first one counts, whose choice knows no vote."""
+        """Count the duels of pairs as the verdict tests them; two bad replies are a tie."""
+        return {sides: results.tested for sides, results in self.results_by_pair().items()}
+
+    def results_by_pair(self) -> dict[tuple[str, str], PairResults]:
+        """Count the duels of pairs. Of a user's duels on a pair the first ones count, whose choice knows no vote."""
         import numpy as np
 
         if self.rows is None:
@@ -111,15 +123,17 @@ class DuelVotes:
         place[names] = range(len(place))
         a, b = place[rows["a"]], place[rows["b"]]
         pairs = np.minimum(a, b) * len(place) + np.maximum(a, b)
-        _, first = np.unique(np.stack([rows["user"], pairs]), axis=1, return_index=True)
-        worth = np.where(a < b, rows["outcome"], WON - rows["outcome"])[first]
-        kinds, held = np.unique(np.stack([pairs[first], worth]), axis=1, return_counts=True)
-        found: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
-        for pair, kind, many in zip(*kinds.tolist(), held.tolist(), strict=True):
+        counts = _number_within(rows["user"] * np.int64(len(place) ** 2) + pairs) < COUNTED_PER_USER
+        is_turned = (a > b) & (rows["outcome"] != BAD)
+        outcomes = np.where(is_turned, WON - rows["outcome"], rows["outcome"])
+        cells = np.bincount(pairs[counts] * len(KINDS) + outcomes[counts])
+        found: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
+        for cell in np.flatnonzero(cells).tolist():
+            pair, outcome = divmod(cell, len(KINDS))
             one, other = divmod(pair, len(place))
             sides = self.submissions[names[one]], self.submissions[names[other]]
-            found[sides][WON - kind] = many
-        return {sides: DuelCount(*counts) for sides, counts in found.items()}
+            found[sides][KINDS[outcome]] = int(cells[cell])
+        return {sides: PairResults(**held) for sides, held in found.items()}
 
     def coded(self, index: Callable[[str], int], users: Mapping[str, int]) -> CodedDuels:
         """Return the duels as a fit takes them; ``users`` are the places of those who voted by thumbs too."""
@@ -141,7 +155,7 @@ class DuelVotes:
             users=voters,
             first=first,
             second=second,
-            outcomes=rows["outcome"] / 2,
+            outcomes=np.where(rows["outcome"] == BAD, HALF, rows["outcome"]) / 2,
             weights=1 / shares[which.ravel()],
             terms=np.zeros((len(rows), 0)) if self.terms is None else self.terms,
         )
@@ -306,7 +320,8 @@ class DuelTable:
         np.minimum.at(first, rows["user"], preferred)
         np.maximum.at(last, rows["user"], preferred)
         held = np.bincount(rows["user"], minlength=size)
-        halves = np.bincount(rows["user"][rows["outcome"] == HALF], minlength=size)
+        is_half = (rows["outcome"] == HALF) | (rows["outcome"] == BAD)
+        halves = np.bincount(rows["user"][is_half], minlength=size)
         devoted = (held >= DEVOTED_RATINGS) & (halves == 0) & (first == last)
         found: Flags = devoted[rows["user"]]
         return found
@@ -319,6 +334,19 @@ def _ticks(duel: RecordedDuel) -> tuple[tuple[int, int], ...]:
 
 def _tick(at: datetime) -> int:
     return (at - EPOCH) // TICK
+
+
+def _number_within(groups: Codes) -> Codes:
+    """Number the members of each group from 0, in the order in which they are."""
+    import numpy as np
+
+    order = np.argsort(groups, kind="stable")
+    ordered = groups[order]
+    places = np.arange(len(groups))
+    is_first = np.append(True, ordered[1:] != ordered[:-1])[: len(groups)]
+    found = np.empty(len(groups), dtype=np.int64)
+    found[order] = places - np.maximum.accumulate(np.where(is_first, places, 0))
+    return found
 
 
 def _renumbered(codes: Codes, place: Callable[[int], int]) -> Codes:

@@ -76,7 +76,7 @@ def _measured(replies: Mapping[str, tuple[str, str]]) -> dict[str, tuple[Style, 
 
 
 class DuelReader:
-    """Reads the duels of competitions that count them.
+    """Reads the duels of competitions that have any.
 
     Those of competitions that run stay in memory. Those of a frozen one are read when they are needed, and let go of.
     """
@@ -95,7 +95,7 @@ class DuelReader:
 
     async def refresh(self, competition: Competition) -> bool:
         """Read what is new, and return whether anything has changed. Nobody votes in a frozen competition."""
-        if not competition.duels.counted:
+        if not competition.duels.are_kept:
             self._books.pop(competition.id, None)
             return False
         if competition.frozen_at is not None and competition.id in self._final:
@@ -109,8 +109,12 @@ class DuelReader:
         return has_changed
 
     async def votes(self, competition: Competition) -> DuelVotes:
-        """Return the duels that count, as the last ``refresh`` found them."""
-        if not competition.duels.counted:
+        """Return the duels that count in the ranking, as the last ``refresh`` found them."""
+        return await self.valid(competition) if competition.duels.counted else NO_DUELS
+
+    async def valid(self, competition: Competition) -> DuelVotes:
+        """Return the duels that no rule leaves out, also where the ranking does not count them."""
+        if not competition.duels.are_kept:
             return NO_DUELS
         if competition.id not in self._books:
             self._final.discard(competition.id)

@@ -20,13 +20,15 @@ from guanaco.leaderboard import SubmissionMetrics
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.bulk import insert_missing, upsert
 from guanaco_server.database.database import Database
+from guanaco_server.duels import records as duel_records
+from guanaco_server.duels.scores import PairResults
 from guanaco_server.leaderboard.counting import queries as counting_queries
 from guanaco_server.leaderboard.counting.aggregate import Aggregate
 from guanaco_server.leaderboard.counting.counter import CountedBatch
 from guanaco_server.leaderboard.counting.votes import VotingWindow, window_of
 from guanaco_server.leaderboard.ranking import queries
 from guanaco_server.leaderboard.ranking.bradley_terry import ContinuedFit
-from guanaco_server.leaderboard.ranking.duel_table import DuelVotes
+from guanaco_server.leaderboard.ranking.duel_table import NO_DUELS, DuelVotes
 from guanaco_server.leaderboard.ranking.duel_votes import DuelReader
 from guanaco_server.leaderboard.ranking.metrics import MetricValues, metrics_of
 from guanaco_server.leaderboard.ranking.rules import Fit, VotesByUser, compares_users, standings
@@ -47,6 +49,7 @@ Shown = tuple[int | None, float | None, float | None, float | None, str]
 class RankedCompetition:
     competition: str
     shown: dict[str, Shown]
+    duels: Mapping[tuple[str, str], PairResults]
 
 
 class StandingsPublisher:
@@ -81,6 +84,7 @@ class StandingsPublisher:
         self._written: defaultdict[str, dict[str, Shown]] = defaultdict(dict)
         self._rules: dict[str, Rules] = {}
         self._duel_counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._pairs: dict[str, Mapping[tuple[str, str], PairResults]] = {}
         self._duels.forget()
         self._fits: defaultdict[str, ContinuedFit] = defaultdict(ContinuedFit)
 
@@ -111,9 +115,9 @@ class StandingsPublisher:
             aggregates = self._aggregates[competition.id]
             unmeasured = aggregates.keys() - self._metrics[competition.id].keys()
             ids = changed.get(competition.id, set()) | unmeasured
-            has_votes = bool(aggregates) or competition.duels.counted
+            has_votes = bool(aggregates) or competition.duels.are_kept
             if ids or competition.id in revoted or has_new_duels or (has_other_rule and has_votes):
-                duels = await self._duels.votes(competition)
+                duels = await self._duels.valid(competition)
                 ranked = await asyncio.to_thread(self._rank, competition, ids, today, duels)
                 await self._write(ranked, now)
             self._rules[competition.id] = _rules(competition)
@@ -169,6 +173,9 @@ class StandingsPublisher:
         self, competition: Competition, changed: set[str], today: int, duels: DuelVotes
     ) -> RankedCompetition:
         """Compute the ranking. With a million votes it takes seconds, so it runs in a thread."""
+        pairs = duels.results_by_pair()
+        if not competition.duels.counted:
+            duels = NO_DUELS
         aggregates, metrics = self._aggregates[competition.id], self._metrics[competition.id]
         before, duelled = self._duel_counts[competition.id], duels.counts()
         for one in changed | {name for name, _ in before.items() ^ duelled.items()}:
@@ -189,7 +196,7 @@ class StandingsPublisher:
             score, one = standing.score, standing.submission_id
             if one in metrics:
                 shown[one] = (standing.rank, score.value, score.low, score.high, metrics[one])
-        return RankedCompetition(competition.id, shown)
+        return RankedCompetition(competition.id, shown, pairs)
 
     async def _write(self, ranked: RankedCompetition, now: datetime) -> None:
         known = self._written[ranked.competition]
@@ -200,6 +207,9 @@ class StandingsPublisher:
         ]
         async with self._database.write() as session:
             await upsert(session, StandingRow, rows)
+            if self._pairs.get(ranked.competition) != ranked.duels:
+                await duel_records.replace_pairs(session, ranked.competition, ranked.duels)
+        self._pairs[ranked.competition] = ranked.duels
         known.update(ranked.shown)
 
     async def _keep_history(self, now: datetime) -> None:
@@ -236,7 +246,7 @@ def _columns(competition: str, submission_id: str, shown: Shown, now: datetime) 
 
 def _rules(competition: Competition) -> Rules:
     """Return what a ranking depends on beside the votes. A window that changes has votes counted again, but not duels."""
-    window = window_of(competition) if competition.duels.counted else None
+    window = window_of(competition) if competition.duels.are_kept else None
     return competition.ranking, competition.duels, window
 
 
