@@ -27,8 +27,9 @@ from tests.fixtures.artifacts import random_tensors, write_artifact
 from tests.fixtures.scaled import QUIET_S, Scaled
 from tests.fixtures.world import eventually
 
-FIRST, SECOND = "acme-tiny_v1", "acme-tiny_v2"
-KEYS = {FIRST: "c" * 64, SECOND: "d" * 64}
+FIRST, SECOND, THIRD = "acme-tiny_v1", "acme-tiny_v2", "acme-tiny_v3"
+OTHER = "acme-other_v1"
+KEYS = {FIRST: "c" * 64, SECOND: "d" * 64, THIRD: "e" * 64, OTHER: "f" * 64}
 LLAMA = {"architectures": ["LlamaForCausalLM"]}
 
 pytestmark = pytest.mark.both_databases
@@ -356,6 +357,104 @@ async def test_room_for_one_is_passed_on_by_a_swap(database: Database, tmp_path:
     assert world.deployments.replicas(SECOND) == (endpoint,)
     assert await world.phase(FIRST) is Phase.SLEEPING
     assert len(world.cluster.starts) == starts
+
+
+async def two_hot(world: Hot, folder: Path, third: dict[str, object] = LLAMA) -> None:
+    """The first and the second submission sleep, the second used later, and both servers are kept."""
+    for name, config in ((FIRST, LLAMA), (SECOND, LLAMA), (THIRD, third), (OTHER, third)):
+        await world.make_artifact(folder, KEYS[name], config)
+    for name in (FIRST, SECOND):
+        await world.serve_known(name)
+    for name in (FIRST, SECOND):
+        world.clock.advance(1)
+        assert await world.deployments.put_to_sleep(name, world.clock.now())
+    await world.reconciler.reconcile()
+    assert len(world.cluster.deployments) == 2
+
+
+async def test_a_wake_between_two_reads_stops_no_hot_server(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = Hottest(database)
+    await two_hot(world, tmp_path)
+    list_deployments, looks = world.cluster.list_deployments, 0
+
+    async def wake_after_admission() -> list[str]:
+        nonlocal looks
+        looks += 1
+        if looks == 1:  # admission has read who asks for room
+            await world.deployments.wake(FIRST)
+        return await list_deployments()
+
+    monkeypatch.setattr(world.cluster, "list_deployments", wake_after_admission)
+    await world.reconciler.reconcile()
+    assert await world.phase(FIRST) is Phase.WAKING
+    assert len(world.cluster.deployments) == 2
+
+
+class TwoOfThree(Hottest):
+    """A budget of three servers, two of them kept."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database, servers=3)
+
+
+async def test_a_claim_stops_no_more_hot_servers_than_it_needs(
+    database: Database, tmp_path: Path
+) -> None:
+    world = TwoOfThree(database)
+    await two_hot(world, tmp_path, {**LLAMA, "tie_word_embeddings": True})
+    await world.ask(THIRD, "bob")
+    for _ in range(3):
+        await world.reconciler.reconcile()
+    assert await world.phase(THIRD) is Phase.STARTING, "there was room for it"
+    assert len(world.cluster.deployments) == 2, "so nothing had to go"
+    await world.deployments.apply(world.deployment(THIRD))
+    await world.deployments.mark_ready(THIRD, f"memory://{THIRD}")
+    await world.ask(OTHER, "eve")
+    for _ in range(3):
+        await world.reconciler.reconcile()
+    assert await world.phase(OTHER) is Phase.STARTING
+    assert deployment_name(SECOND) in world.cluster.deployments
+    assert deployment_name(FIRST) not in world.cluster.deployments, "it was used longest ago"
+
+
+async def test_a_wake_uses_its_own_hot_server_in_a_full_budget(
+    database: Database, tmp_path: Path
+) -> None:
+    world = Hot(database, servers=1)
+    await world.make_artifact(tmp_path, KEYS[FIRST], LLAMA)
+    endpoint = await world.serve_known(FIRST)
+    await world.deployments.put_to_sleep(FIRST, world.clock.now())
+    await world.reconciler.reconcile()
+    world.cluster.starts.clear()
+    await wake(world, FIRST)
+    assert world.cluster.starts == []
+    assert world.deployments.replicas(FIRST) == (endpoint,)
+
+
+async def test_a_server_of_its_own_name_that_it_takes_back_is_swapped(
+    database: Database, tmp_path: Path
+) -> None:
+    """The second submission took the first one's server, sleeps there, and gives it back to the first one's next run."""
+    world = Hot(database)
+    endpoint = await one_new_one_hot(world, tmp_path)
+    await take(world)
+    await world.deployments.mark_ready(SECOND, endpoint)
+    async with world.database.write() as session:
+        await world.deployments.withdraw(session, FIRST)
+        row = await session.get(SubmissionRow, SECOND)
+        assert row is not None
+        row.status = Status.INACTIVE
+    await world.deployments.put_to_sleep(SECOND, world.clock.now())
+    await world.reconciler.reconcile()
+    given = await world.deployments.wish(replace(world.deployment(FIRST), run=2))
+    assert given.server is not None, "its name is taken"
+    takeover = world.platform.rooms.deployments.takeover
+    taken = await takeover.claim(given)
+    assert taken.server is None, "the name is its own again"
+    assert await takeover.swap(taken) == endpoint
+    assert world.model_server.artifacts[endpoint] == KEYS[FIRST]
 
 
 def test_a_shape_is_all_but_the_numbers(tmp_path: Path) -> None:

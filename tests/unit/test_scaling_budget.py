@@ -9,14 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from guanaco_server.deployments.specs import deployment_name
+from guanaco_server.deployments.tables import DeploymentRow, Phase
+from guanaco_server.scaling.admission import surplus
 from guanaco_server.scaling.budget import (
     Budget,
     Claim,
     Room,
+    RoomPlan,
     Tenant,
     share,
     spare_replicas,
 )
+from guanaco_server.scaling.worth import Worth
+from guanaco_server.scaling.worth_plan import WorthPlan
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ONE = Room(1, 1)
@@ -159,3 +165,26 @@ def test_stopping_one_for_another_makes_nothing_less_fair(
     after = Counter([*settled, *(owner_of[name] for name in served)])
     names = ("ada", "bob", "cyd")
     assert sorted(after[name] for name in names) >= sorted(before[name] for name in names)
+
+
+def _asleep(name: str, used_s: float) -> DeploymentRow:
+    at = NOW - timedelta(seconds=used_s)
+    return DeploymentRow(
+        submission_id=name, run=1, phase=Phase.SLEEPING, gpu_count=1, updated_at=at, recipe=None,
+        quantization=None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("worth", "stopped"), [(WorthPlan(), "old"), (WorthPlan({"old": Worth(2.0)}), "new")]
+)
+def test_servers_of_least_worth_stop_then_those_used_longest_ago(
+    worth: WorthPlan, stopped: str
+) -> None:
+    rows = [_asleep("old", 900), _asleep("new", 60)]
+    names = {name: deployment_name(name) for name in ("old", "new")}
+    running = frozenset(names.values())
+    one_left = RoomPlan(taken=Room(1, 1))
+    budget = Budget(max_model_servers=2)
+    assert surplus(rows, running, one_left, budget, 2, worth.rank) == {names[stopped]}
+    assert surplus(rows, running, RoomPlan(), budget, 2, worth.rank) == frozenset()

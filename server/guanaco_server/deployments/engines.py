@@ -81,7 +81,7 @@ async def assign(
         row = EngineRow(id=engine)
         session.add(row)
     row.token = row.token or secrets.token_urlsafe(32)
-    row.digest, row.run, row.made_at = digest, deployment.run, now
+    row.digest, row.run, row.made_at, row.taken_by = digest, deployment.run, now, None
     await session.flush()
     return engine
 
@@ -100,6 +100,13 @@ async def exchange(session: AsyncSession, one: str, other: str) -> None:
         first.digest, second.digest = digests
         first.run, second.run = runs
     await session.flush()
+
+
+async def note_taken(session: AsyncSession, row: DeploymentRow) -> None:
+    """Note for which run the deployment's engine was taken over. Its name may be the deployment's own again, and does not tell."""
+    engine = await session.get(EngineRow, row.server_key)
+    if engine is not None:
+        engine.taken_by = beside(row.owner, row.run)
 
 
 async def is_shared(session: AsyncSession, row: DeploymentRow) -> bool:

@@ -37,7 +37,6 @@ from guanaco_server.deployments.health import DeploymentHealth, HangDetector, Se
 from guanaco_server.deployments.model_server import ModelServerFault, ServerBusy
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.specs import deployment_name
-from guanaco_server.deployments.swaps import hot_engines
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
@@ -75,12 +74,14 @@ class Reconciler:
         restart_limit: int,
         ready_timeout_s: float,
         is_leader: Callable[[], bool],
-        admit: Callable[[], Awaitable[None]],
+        admit: Callable[[], Awaitable[frozenset[str]]],
         regions: frozenset[str],
         commits: CommitWatch,
-        hot_engines: int,
     ) -> None:
-        """``hot_engines`` servers of deployments that sleep are kept. ``admit`` gives room to deployments that wait for it. A deployment outside ``regions`` is moved; no regions, no moves."""
+        """``admit`` gives room to deployments that wait for it, and returns the servers without users that are to stop.
+
+        A deployment outside ``regions`` is moved; no regions, no moves.
+        """
         self._deployments = deployments
         self._cluster = cluster
         self._clock = clock
@@ -90,8 +91,7 @@ class Reconciler:
         self._is_leader = is_leader
         self._regions = regions
         self._commits = commits
-        self._hot_engines = hot_engines
-        self._hot: frozenset[str] = frozenset()
+        self._surplus: frozenset[str] = frozenset()
         self._is_in_charge = False
         self._has_work = True
         self._to_welcome: set[str] = set()
@@ -150,11 +150,10 @@ class Reconciler:
             await self._deployments.learn_endpoints()
             return
         self._deployments.take_suspects()
-        await self._admit()
+        # What changes after this look is seen by the next one: no other server is stopped for want of room.
+        self._surplus = await self._admit()
         rows = await self._deployments.list_wishes()
         running = await self._cluster.list_deployments()
-        if self._cluster.can_relabel:
-            self._hot = hot_engines(rows, self._hot_engines)
         self._has_work = bool(rows or running or self._tasks)
         for users in _by_engine(rows):
             self._spawn(users[0].server_key, self._tend_safely(users, running))
@@ -252,7 +251,7 @@ class Reconciler:
         name = deployment_name(row.server_key)
         if (
             name in running
-            and name not in self._hot
+            and name in self._surplus
             and await self._deployments.stop_if_unused(row)
         ):
             logger.info("stopped the server of %s: it is %s", row.submission_id, row.phase)

@@ -78,12 +78,12 @@ def build_reconciler(
     compute: Compute,
     *,
     deployments: DeploymentService,
-    admit: Callable[[], Awaitable[None]],
+    admit: Callable[[], Awaitable[frozenset[str]]],
     give_up: GiveUp,
     settings: Settings,
 ) -> Reconciler:
     """The loop that keeps model servers as they are wished; ``admit`` gives
-    room to deployments that wait for it, ``give_up`` is told of a server that keeps dying."""
+    room to deployments that wait for it and returns the servers that are to stop, ``give_up`` is told of a server that keeps dying."""
     return Reconciler(
         deployments,
         compute.cluster,
@@ -95,5 +95,4 @@ def build_reconciler(
         is_leader=compute.leadership.is_leading,
         regions=compute.regions,
         commits=database.watch_commits(deployments.woken),
-        hot_engines=settings.hot_engines,
     )

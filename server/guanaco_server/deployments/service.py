@@ -42,7 +42,7 @@ from guanaco_server.deployments.specs import (
     model_server_spec,
 )
 from guanaco_server.deployments.tables import DeploymentRow, EngineRow, Phase
-from guanaco_server.deployments.versions import served_model
+from guanaco_server.deployments.versions import beside, served_model
 from guanaco_server.engine.artifact_source import URLS_VARIABLE
 from guanaco_server.formats.control import TOKEN_VARIABLE
 from guanaco_server.runtime.clock import Clock
@@ -309,30 +309,37 @@ class DeploymentService:
                 self._begun.add(name)
                 self._note_renewed(name)
 
-    async def take_server(self, submission_id: str, donor_id: str) -> bool:
-        """Give the server of a deployment that sleeps to one that wakes or is new. False if either has changed meanwhile.
+    async def take_server(self, submission_id: str, engine: str) -> bool:
+        """Give a server whose deployments all sleep to one that wakes or is new. False if either has changed meanwhile.
 
         The reconciler has it swapped for one that wakes, the pipeline stage for one that is new. A private one gets none.
         """
         async with self._database.write() as session:
             await engines.lock(session)
             row = await queries.locked(session, submission_id)
-            donor = await queries.locked(session, donor_id)
-            if row is None or donor is None or row.phase not in TAKING_OVER:
+            if row is None or row.phase not in TAKING_OVER or row.server_key == engine:
                 return False
             if row.phase is not Phase.WAKING and not await engines.is_shared(session, row):
                 return False
-            idle = [donor, *await queries.others_of_engine(session, donor)]
+            idle = await queries.of_engine(session, engine)
             siblings = await queries.others_of_engine(session, row)
-            is_free = all(user.phase is Phase.SLEEPING for user in idle)
+            is_free = bool(idle) and all(user.phase is Phase.SLEEPING for user in idle)
             if not is_free or any(other.phase.has_server for other in siblings):
                 return False
-            await engines.exchange(session, row.server_key, donor.server_key)
+            await engines.exchange(session, row.server_key, engine)
+            await engines.note_taken(session, row)
             for user in (row, *siblings, *idle):
                 self._engines[user.submission_id] = user.server_key
             return await queries.admit(
                 session, submission_id, row.phase, TAKING_OVER[row.phase], self._clock.now()
             )
+
+    async def has_taken_over(self, row: DeploymentRow) -> bool:
+        """Return whether the deployment's server was another one's before, so that a swap gives it what it lacks."""
+        async with self._database.read() as session:
+            engine = await session.get(EngineRow, row.server_key)
+        is_noted = engine is not None and engine.taken_by == beside(row.owner, row.run)
+        return is_noted or row.server is not None  # a worker of the version before notes nothing
 
     async def holds_another(self, row: DeploymentRow, endpoints: Sequence[str]) -> bool:
         """Return whether one of these servers of the deployment holds another artifact than it should."""

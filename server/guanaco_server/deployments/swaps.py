@@ -15,13 +15,14 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from guanaco.errors import CorruptConfig, StoreUnreachable
 from guanaco_server.artifacts.checking.configs import ArtifactConfigs
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.clusters.cluster import Cluster, ReplicaPhase
+from guanaco_server.deployments.overview import by_engine
 from guanaco_server.deployments.specs import EngineOptions, deployment_name
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.formats.shape import shape_of, swap_refusal
@@ -86,25 +87,64 @@ class SwapShapes:
         return shape_of(manifest) if why is None else None
 
 
+@dataclass(frozen=True)
+class IdleServer:
+    """A model server that nobody uses: all of its deployments sleep, or were just woken and have no room yet."""
+
+    engine: str
+    users: Sequence[DeploymentRow]
+
+    @property
+    def name(self) -> str:
+        """Its name on the cluster."""
+        return deployment_name(self.engine)
+
+    @property
+    def gpu_count(self) -> int:
+        return max(user.gpu_count for user in self.users)
+
+    @property
+    def used_at(self) -> float:
+        return max((user.last_traffic_at or user.updated_at).timestamp() for user in self.users)
+
+
+Rank = Callable[[IdleServer], tuple[float, ...]]
+
+
+def least_recently_used(server: IdleServer) -> tuple[float, ...]:
+    """Rank first the server that was used longest ago."""
+    return (server.used_at,)
+
+
+def idle_servers(
+    rows: Iterable[DeploymentRow], phases: Sequence[Phase] = (Phase.SLEEPING,)
+) -> list[IdleServer]:
+    """Return the servers of which every deployment is in one of these phases, whether they run or not."""
+    return [
+        IdleServer(engine, users)
+        for engine, users in by_engine(rows).items()
+        if all(user.phase in phases and user.is_understood for user in users)
+    ]
+
+
 class IdleServers:
-    """The servers that run although every deployment of theirs sleeps: kept hot, or about to be stopped."""
+    """Finds servers that run although every deployment of theirs sleeps: kept hot, or about to be stopped."""
 
     def __init__(self, cluster: Cluster, shapes: SwapShapes) -> None:
         self._cluster = cluster
         self._shapes = shapes
 
     async def find_for(
-        self, row: DeploymentRow, rows: Iterable[DeploymentRow]
-    ) -> DeploymentRow | None:
-        """Return a deployment whose server this one may take over: the one used longest ago. None if its own still runs."""
+        self, row: DeploymentRow, rows: Iterable[DeploymentRow], rank: Rank = least_recently_used
+    ) -> IdleServer | None:
+        """Return the server that this deployment may take over, the one of the lowest rank. None if its own still runs."""
         if not self._cluster.can_relabel or row.is_beside:
             return None
         running = set(await self._cluster.list_deployments())
         idle = [
-            users
-            for users in idle_engines(rows)
-            if users[0].server_key != row.server_key
-            and deployment_name(users[0].server_key) in running
+            server
+            for server in idle_servers(rows)
+            if server.engine != row.server_key and server.name in running
         ]
         wanted = await self._shapes.digest(row) if idle else None
         if wanted is None:
@@ -112,11 +152,10 @@ class IdleServers:
         own = deployment_name(row.server_key)
         if own in running and await self._runs(own):
             return None
-        for users in sorted(idle, key=_last_used):
-            donor = users[0]
-            name = deployment_name(donor.server_key)
-            if await self._shapes.digest(donor) == wanted and await self._runs(name):
-                return donor
+        for server in sorted(idle, key=rank):
+            held = await self._shapes.digest(server.users[0])
+            if held == wanted and await self._runs(server.name):
+                return server
         return None
 
     async def _runs(self, name: str) -> bool:
@@ -124,27 +163,3 @@ class IdleServers:
         if seen is None or seen.phase is not ReplicaPhase.RUNNING:
             return False
         return seen.is_swappable and len(seen.replicas) <= 1
-
-
-def idle_engines(rows: Iterable[DeploymentRow]) -> list[Sequence[DeploymentRow]]:
-    """Return the deployments of each engine of which all sleep."""
-    found: defaultdict[str, list[DeploymentRow]] = defaultdict(list)
-    for row in rows:
-        found[row.server_key].append(row)
-    return [
-        users
-        for users in found.values()
-        if all(row.phase is Phase.SLEEPING and row.is_understood for row in users)
-    ]
-
-
-def hot_engines(rows: Sequence[DeploymentRow], most: int) -> frozenset[str]:
-    """Return the names of the servers to keep although nobody uses them: the latest used; none while a deployment waits for room."""
-    if any(row.phase in (Phase.WAITING, Phase.WAKING) for row in rows):
-        return frozenset()
-    latest = sorted(idle_engines(rows), key=_last_used, reverse=True)
-    return frozenset(deployment_name(users[0].server_key) for users in latest[:most])
-
-
-def _last_used(users: Sequence[DeploymentRow]) -> float:
-    return max((row.last_traffic_at or row.updated_at).timestamp() for row in users)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from pydantic import BaseModel, ConfigDict
 from sqlalchemy import String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -141,10 +142,31 @@ class DeploymentRow(Table):
         return not any(unknown_members([self.phase, self.quantization, self.recipe]))
 
 
+class SpareServer(BaseModel):
+    """The facts of a model server that no deployment uses: what it holds and was started with, and since when it has no users."""
+
+    model_config = ConfigDict(frozen=True)
+
+    artifact_key: str
+    max_model_tokens: int
+    quantization: Quantization | None = None
+    recipe: Recipe | None = None
+    queue: str | None = None
+    since: datetime
+
+    @property
+    def gpu_count(self) -> int:
+        return self.recipe.gpu_count if self.recipe else 1
+
+
 class EngineRow(Table):
     """A model server that deployments share (``engines.py``). ``run`` is that of the deployment that began it.
 
     ``digest`` says what it is; None where nobody joins it (any more). ``token`` opens the control routes of its model server.
+
+    ``taken_by`` is the submission and the run that took its server over from another one, with the mark between them.
+
+    ``spare`` says what it is while no deployment uses it (``spares.py``).
     """
 
     __tablename__ = "engines"
@@ -154,3 +176,5 @@ class EngineRow(Table):
     run: Mapped[int]
     token: Mapped[str | None] = mapped_column(String(64))
     made_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    taken_by: Mapped[str | None] = mapped_column(String(160))
+    spare: Mapped[SpareServer | None] = mapped_column(Pydantic(SpareServer))

@@ -33,22 +33,21 @@ class Takeover:
             return deployment
         donor = await self._idle.find_for(row, rows)
         if donor is not None:
-            taken = await self._deployments.take_server(row.submission_id, donor.submission_id)
-            if taken:
-                logger.info("%s takes over the server of %s", row.submission_id, donor.server_key)
+            if await self._deployments.take_server(row.submission_id, donor.engine):
+                logger.info("%s takes over the server of %s", row.submission_id, donor.engine)
             row = _find(await self._deployments.list_wishes(), deployment)
         return replace(deployment, server=row.server) if row is not None else deployment
 
     async def swap(self, deployment: Deployment) -> str | None:
         """Have the deployment's server take its artifact and return the endpoint; None where a server must be started.
 
-        A server that runs and cannot be swapped is stopped first. One of the deployment's own name was not taken over.
+        A server that runs and cannot be swapped is stopped first. One that was not taken over may have other arguments, and is replaced.
         """
-        if deployment.server is None:
-            return None
         row = await self._deployments.find(deployment.submission_id)
         seen = await self._deployments.look(deployment.server_key)
         if row is None or row.run != deployment.run or seen.state is not ServerState.HEALTHY:
+            return None
+        if not await self._deployments.has_taken_over(row):
             return None
         if not await self._deployments.holds_another(row, seen.endpoints):
             return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -16,7 +16,7 @@ from guanaco_server.clusters.cluster import Cluster
 from guanaco_server.deployments.backoff import Backoff
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.specs import deployment_name
-from guanaco_server.deployments.swaps import IdleServers
+from guanaco_server.deployments.swaps import IdleServers, Rank, idle_servers
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.budget import Budget, Claim, Room, RoomPlan, Tenant, share
@@ -33,6 +33,7 @@ class Admission:
     """Decides who gets room. A deployment with ``feedback_target`` ratings has enough; with 0 none ever has.
 
     ``awake_floor`` says how many submissions are to be awake now. ``planner`` says what each is worth, where that is the policy.
+    ``hot_engines`` servers stay although their deployments sleep.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Admission:
         awake_floor: Callable[[], int],
         idle: IdleServers,
         planner: WorthPlanner | None,
+        hot_engines: int,
     ) -> None:
         self._clock = clock
         self._cluster = cluster
@@ -56,37 +58,56 @@ class Admission:
         self._awake_floor = awake_floor
         self._idle = idle
         self._planner = planner
+        self._hot_engines = hot_engines
         self._pace = Backoff(clock)
 
-    async def step(self) -> None:
-        """Share the room once between those who have it and those who ask for it."""
+    async def step(self) -> frozenset[str]:
+        """Share the room once between those who have it and those who ask for it.
+
+        Return the names of the servers that nobody uses and that are to stop.
+        """
         rows = await self._deployments.list_wishes()
         self._pace.forget_all_but({row.submission_id for row in rows if row.phase in ASKING})
         if not any(row.phase in ASKING for row in rows):
             await self._note_yielding(rows, WorthPlan())
-            return
+            return frozenset()
         usage = await self._usage.read()
         worth = await self._planner.plan(rows, usage) if self._planner else WorthPlan()
         await self._note_yielding(rows, worth)
         if await self._make_room(rows, usage, worth):
             rows = await self._deployments.list_wishes()
-        rows = await self._take_over(rows)
+        rows = await self._take_over(rows, worth)
+        plan = await self._share(rows, usage, worth)
+        await self._carry_out(plan, rows)
+        rows = await self._deployments.list_wishes()
+        if plan.victims:
+            rows = await self._take_over(rows, worth)
+        return surplus(
+            rows,
+            frozenset(await self._cluster.list_deployments()),
+            plan,
+            self._budget,
+            self._hot_engines if self._cluster.can_relabel else 0,
+            worth.rank,
+        )
+
+    async def _share(
+        self, rows: list[DeploymentRow], usage: dict[str, DeploymentUsage], worth: WorthPlan
+    ) -> RoomPlan:
         by_id = {row.submission_id: row for row in rows}
+        running = await self._cluster.list_deployments()
         having = {row.server_key for row in rows if row.phase.has_server}
-        claims = list(self._claims(rows, usage, worth))
+        claims = list(self._claims(rows, usage, worth, running))
         for claim in claims:
             if by_id[claim.submission_id].server_key in having:
                 await self._grant(by_id[claim.submission_id])
-        plan = share(
+        return share(
             self._budget,
             _weighed(tenants_of(rows, usage, self._feedback_target), rows, worth),
             _one_an_engine(claims, by_id, having),
-            await self._leaving(rows),
+            _leaving(rows, running),
             self._clock.now(),
         )
-        await self._carry_out(plan, rows)
-        if plan.victims:
-            await self._take_over(await self._deployments.list_wishes())
 
     async def _note_yielding(self, rows: list[DeploymentRow], plan: WorthPlan) -> None:
         """Write down who makes room and for whom, for the gateways."""
@@ -120,19 +141,23 @@ class Admission:
             await self._deployments.wake(name)
         return True
 
-    async def _take_over(self, rows: list[DeploymentRow]) -> list[DeploymentRow]:
+    async def _take_over(self, rows: list[DeploymentRow], worth: WorthPlan) -> list[DeploymentRow]:
         """Give those that wait for room the servers of their shape that nobody needs, and return what is so afterwards."""
         for row in [row for row in rows if row.phase in ROUSED]:
-            donor = await self._idle.find_for(row, rows)
+            donor = await self._idle.find_for(row, rows, worth.rank)
             if donor is None:
                 continue
-            if await self._deployments.take_server(row.submission_id, donor.submission_id):
-                logger.info("%s takes over the server of %s", row.submission_id, donor.server_key)
+            if await self._deployments.take_server(row.submission_id, donor.engine):
+                logger.info("%s takes over the server of %s", row.submission_id, donor.engine)
             rows = await self._deployments.list_wishes()
         return rows
 
     def _claims(
-        self, rows: list[DeploymentRow], usage: dict[str, DeploymentUsage], worth: WorthPlan
+        self,
+        rows: list[DeploymentRow],
+        usage: dict[str, DeploymentUsage],
+        worth: WorthPlan,
+        running: Collection[str],
     ) -> Iterable[Claim]:
         awake = awake_of(rows)
         to_warm = below_floor(rows, usage, self._awake_floor())
@@ -151,17 +176,10 @@ class Admission:
                     row.updated_at,
                     is_patient,
                     worth.rate(row.submission_id),
+                    Room(row.gpu_count, 1)
+                    if deployment_name(row.server_key) in running
+                    else Room(),
                 )
-
-    async def _leaving(self, rows: Iterable[DeploymentRow]) -> Room:
-        """Return the room of servers that the reconciler is about to stop."""
-        by_name = users_by_engine(rows)
-        leaving = Room()
-        for name in await self._cluster.list_deployments():
-            users = by_name.get(name, [])
-            if not any(row.phase.has_server for row in users):
-                leaving += Room(max((row.gpu_count for row in users), default=1), 1)
-        return leaving
 
     async def _carry_out(self, plan: RoomPlan, each: list[DeploymentRow]) -> None:
         rows = {row.submission_id: row for row in each}
@@ -186,6 +204,45 @@ class Admission:
         logger.info("%s has room: it was %s", row.submission_id, row.phase)
         to_phase = Phase.STARTING if row.phase is Phase.WAITING else Phase.RESTARTING
         await self._deployments.admit(row.submission_id, row.phase, to_phase)
+
+
+def surplus(
+    rows: Sequence[DeploymentRow],
+    running: Set[str],
+    plan: RoomPlan,
+    budget: Budget,
+    most: int,
+    rank: Rank,
+) -> frozenset[str]:
+    """Return the names of the running servers without users that are to stop: all but ``most`` of the highest rank that the budget has room for.
+
+    A server whose deployments all sleep, or wait for room after a wake, may stay. One that is promised room uses its own.
+    """
+    unused = {
+        name
+        for name, users in users_by_engine(rows).items()
+        if name in running
+        and not any(row.phase.has_server or row.submission_id in plan.promised for row in users)
+    }
+    idle = idle_servers(rows, (Phase.SLEEPING, Phase.WAKING))
+    kept, taken = set[str](), plan.taken
+    for server in sorted(idle, key=rank, reverse=True):
+        with_it = taken + Room(server.gpu_count, 1)
+        if server.name in unused and len(kept) < most and budget.holds(with_it):
+            kept.add(server.name)
+            taken = with_it
+    return frozenset(unused - kept)
+
+
+def _leaving(rows: Iterable[DeploymentRow], running: Iterable[str]) -> Room:
+    """Return the room of servers that run and that no deployment should have."""
+    by_name = users_by_engine(rows)
+    leaving = Room()
+    for name in running:
+        users = by_name.get(name, [])
+        if not any(row.phase.has_server for row in users):
+            leaving += Room(max((row.gpu_count for row in users), default=1), 1)
+    return leaving
 
 
 def _weighed(

@@ -69,7 +69,10 @@ class Tenant:
 
 @dataclass(frozen=True)
 class Claim:
-    """A deployment that asks for room; a patient one takes only what nobody else wants."""
+    """A deployment that asks for room; a patient one takes only what nobody else wants.
+
+    ``held`` is the part of the leaving room that a server of its own takes, which runs still and which it would use.
+    """
 
     submission_id: str
     owner: str
@@ -77,15 +80,21 @@ class Claim:
     since: datetime
     is_patient: bool = False
     worth: float = 0.0
+    held: Room = Room()
 
 
 @dataclass
 class RoomPlan:
-    """``victims`` are put to sleep now; who waits for their room is granted it when they have left."""
+    """``victims`` are put to sleep now; who waits for their room is granted it when they have left.
+
+    ``promised`` have their room, or get it when enough servers have stopped; ``taken`` is what they and the others with a server take.
+    """
 
     granted: list[str] = field(default_factory=list)
     victims: list[str] = field(default_factory=list)
     waits: dict[str, str] = field(default_factory=dict)
+    promised: set[str] = field(default_factory=set)
+    taken: Room = Room()
 
 
 def share(
@@ -113,6 +122,7 @@ class _Sharing:
             claim = min(left, key=self._turn)
             left.remove(claim)
             self._serve(claim)
+        self._plan.taken = self._taken()
         return self._plan
 
     def _turn(self, claim: Claim) -> tuple[bool, float, int, datetime, str]:
@@ -125,7 +135,7 @@ class _Sharing:
             self._plan.waits[claim.submission_id] = (
                 f"It needs {_text(self._budget, claim.room)}, which is more than there is."
             )
-        elif self._fits(claim, self._leaving) and not has_rivals:
+        elif self._fits(claim, self._leaving - claim.held) and not has_rivals:
             self._plan.granted.append(claim.submission_id)
             self._settle(claim)
         elif self._fits(claim, Room()) and not has_rivals:
@@ -154,6 +164,8 @@ class _Sharing:
     def _settle(self, claim: Claim) -> None:
         """Count the claim's room as taken, and protect it in this round."""
         self._tenants.append(Tenant(claim.submission_id, claim.owner, claim.room))
+        self._leaving -= claim.held
+        self._plan.promised.add(claim.submission_id)
 
     def _fits(self, claim: Claim, leaving: Room) -> bool:
         return self._budget.holds(self._taken() + leaving + claim.room)

@@ -79,6 +79,7 @@ def build_scaling(
             awake_floor=lambda: policy.schedule.floors(clock.now()).awake,
             idle=idle,
             planner=planner if settings.sleep_policy == "worth" else None,
+            hot_engines=settings.hot_engines,
         ),
     )
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from guanaco_server.deployments.overview import by_engine
+from guanaco_server.deployments.swaps import IdleServer
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.budget import Budget, Room
@@ -51,6 +52,10 @@ class WorthPlan:
     def rate(self, submission_id: str) -> float:
         """Return what a second of a GPU is worth with this deployment; 0 where nothing is known of it."""
         return self.worth.get(submission_id, NOTHING).rate
+
+    def rank(self, server: IdleServer) -> tuple[float, ...]:
+        """Rank servers that nobody uses: by the best worth of their deployments, then by their last use. The lowest goes first."""
+        return max(self.rate(user.submission_id) for user in server.users), server.used_at
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class EngineSettings(BaseModel):
         default=0,
         ge=0,
         le=64,
-        description="Model servers that stay although their submissions sleep (on Kubernetes those that were claimed from a pool), so that the next one of the same shape that wakes or is submitted takes over its process by a swap of the weights. They are stopped where room is asked for. 0 keeps none.",
+        description="Model servers that stay although their submissions sleep (on Kubernetes those that were claimed from a pool), so that the next one of the same shape that wakes or is submitted takes over its process by a swap of the weights. Where room is asked for, as many go as are needed. 0 keeps none.",
     )
     lora_serving: Literal["merged", "adapter"] = Field(
         default="merged",
