@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from guanaco.chat import Bot, Sender
 from guanaco.errors import InvalidInput
 from guanaco.lore import Lorebook, LoreEntry
-from guanaco_server.lore.activation import EPOCH_MESSAGES, require_usable, triggered
+from guanaco_server.lore.activation import EPOCH_MESSAGES, require_usable, takes_long, triggered
+from guanaco_server.lore.mentions import mentioned
 from guanaco_server.lore.patterns import MAX_WORK, compiled
 from guanaco_server.prompts import lore
 from guanaco_server.prompts.layouts import Utterance
@@ -34,6 +37,10 @@ def told(said: str, *entries: LoreEntry, **more: object) -> list[str]:
         ("龍", "这是龍的家", True),
         ("c++", "I write c++ daily", True),
         (" ", "a b", False),
+        ("sky ship", "the sky shipyard", False),
+        ("a  b", "a b", False),
+        ("STRASSE", "in der Straße", True),
+        ("龍の", "これは龍の家", True),
     ],
 )
 def test_a_key_is_found_as_whole_words(key: str, said: str, is_told: bool) -> None:
@@ -68,7 +75,15 @@ def test_potentially_slow_key_is_refused_in_a_sentence(key: str) -> None:
 
 @pytest.mark.parametrize(
     ("key", "work"),
-    [("fox", 3), ("fo?x", 5), ("(fox|dog)s", 9), ("a{2,}b", 100), ("dragon.*lair", 261)],
+    [
+        ("[abc]", 3),
+        ("[abcdefghij]{1,20}x", 221),
+        ("fox", 3),
+        ("fo?x", 5),
+        ("(fox|dog)s", 9),
+        ("a{2,}b", 100),
+        ("dragon.*lair", 261),
+    ],
 )
 def test_an_expressions_steps_are_reckoned(key: str, work: int) -> None:
     assert compiled(key, False).work == work <= MAX_WORK
@@ -85,6 +100,59 @@ def test_many_expressions_of_one_book_are_refused_together() -> None:
     require_usable(Lorebook(entries=(one,)))
     with pytest.raises(InvalidInput, match="together could take too long"):
         require_usable(Lorebook(entries=(one, one, one)))
+
+
+def test_a_book_has_few_expressions() -> None:
+    many = [entry("Fact.", *(f"goose{n}" for n in range(50)), is_regex=True)] * 4
+    require_usable(Lorebook(entries=(*many,)))
+    with pytest.raises(InvalidInput, match="has 201 regular expressions; 200 are allowed"):
+        require_usable(Lorebook(entries=(*many, entry("Fact.", "dock", is_regex=True))))
+
+
+@given(
+    st.lists(st.text("aB1.\u00df \u9f8d_", max_size=6), max_size=40), st.text("aB1.\u00df \u9f8d_")
+)
+@settings(deadline=None)
+def test_keys_are_found_together_as_one_by_one(keys: list[str], text: str) -> None:
+    expected = {key for key in keys if is_said(key, text)}
+    with_search = mentioned(text, keys, is_case_sensitive=False)
+    assert with_search == expected
+    sorted_list = mentioned(text + "\n" * 10_000, [*keys, *LONG], is_case_sensitive=False)
+    assert sorted_list - set(LONG) == expected - {key for key in expected if "\n" in key}
+
+
+LONG = [". " * 99 + str(number) for number in range(100)]
+
+
+def is_said(key: str, text: str) -> bool:
+    """Find a key as whole words, in the plainest way."""
+    key, text = key.casefold().strip(), text.casefold()
+    return bool(key) and any(
+        text.startswith(key, at)
+        and not is_joined(text[at - 1 : at] if at else "", key[0])
+        and not is_joined(key[-1], text[at + len(key) : at + len(key) + 1])
+        for at in range(len(text))
+    )
+
+
+def is_joined(left: str, right: str) -> bool:
+    return all(one.isalnum() and one < "\u2e80" for one in (left, right))
+
+
+def test_what_is_found_again_is_cut() -> None:
+    first = entry("dock " + "x " * 4_000, "goose")
+    last = entry("x " * 4_000 + "pier", "goose")
+    book = [first, last, entry("Near.", "pier"), entry("Far.", "dock")]
+    found = told("goose", *book, recursion=1, token_budget=4_096)
+    assert "Near." in found
+    assert "Far." not in found
+
+
+def test_a_book_that_takes_long_is_read_in_a_thread() -> None:
+    short = Lorebook(entries=(entry("Fact.", "goose"),))
+    assert not takes_long(short, ["a goose"])
+    assert takes_long(short, ["a goose " * 1_000])
+    assert takes_long(Lorebook(entries=(entry("Fact.", "goose", is_regex=True),)), ["a"])
 
 
 def test_the_budget_keeps_what_has_priority_and_order_places_it() -> None:

@@ -36,6 +36,13 @@ def test_a_turn_in_force_is_not_recalled_again() -> None:
     assert recalled(turns, "Quillon?", room=ROOM, budget=100) == (1,)
 
 
+def test_only_so_many_characters_are_searched() -> None:
+    turns = talk("The ferret Quillon bit me.", filler=150)
+    filled = [*turns[:1], *(turn._replace(content=turn.content * 80) for turn in turns[1:])]
+    assert recalled(turns, "Quillon?", room=ROOM, budget=100) == (1,)
+    assert recalled(filled, "Quillon?", room=ROOM, budget=100) == ()
+
+
 def test_passages_say_who_spoke_on_one_line_each() -> None:
     turns = [Utterance(Sender.USER, "a\nb", position=1), Utterance(Sender.BOT, "c", position=4)]
     assert (

@@ -8,12 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from guanaco.chat import Bot, Sender
+from guanaco.chat import MAX_MESSAGE_CHARS, Bot, Sender
 from guanaco.errors import MessageTooLong
 from guanaco.prompts import PRESETS, PromptFormatter
 from guanaco_server.chat.conversations.history import History
+from guanaco_server.prompts import lore
 from guanaco_server.prompts.counting import TokenCounter
-from guanaco_server.prompts.layouts import Layout, Spoken, Utterance, formatter_layout, layout_like
+from guanaco_server.prompts.layouts import (
+    KEPT_CHARS,
+    Layout,
+    Spoken,
+    Utterance,
+    formatter_layout,
+    layout_like,
+)
 from guanaco_server.prompts.rendering import render
 from guanaco_server.prompts.service import with_greeting
 from guanaco_server.prompts.transcript import Transcript
@@ -29,6 +37,12 @@ COUNTERS: dict[str, TokenCounter] = {}
 texts = st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join)
 long_texts = st.builds(lambda word, times: word * times, st.sampled_from(WORDS), st.integers(0, 90))
 contents = texts | texts | long_texts
+
+
+def ask(kept: History, content: str) -> None:
+    kept.asked(lore.asked(kept.bot, kept.turns, content))
+
+
 moves = st.sampled_from(["reply", "reply", "reply", "regenerate", "ask again", "other budget"])
 
 
@@ -89,12 +103,12 @@ def test_each_prompt_of_a_conversation_equals_a_fresh_rendering(
 ) -> None:
     teller = Teller(formatter_layout(formatter, bot, "Sam"), counter(kind))
     kept = history(bot)
-    kept.asked("Hi")
+    ask(kept, "Hi")
     for number, (move, asked, replied) in enumerate(talk):
         if move == "other budget":
             budget += 7
         if move != "regenerate":
-            kept.asked(asked)
+            ask(kept, asked)
         teller.tell(kept, budget)
         if move != "ask again":
             kept.replied(f"msg_{number}", replied)
@@ -108,7 +122,7 @@ def test_it_goes_on_over_cuts_and_epochs(kind: str, seed: int, budget: int) -> N
     teller = Teller(formatter_layout(PromptFormatter(), GREETING, "Sam"), counter(kind))
     kept = history()
     for number in range(250):
-        kept.asked(" ".join(random.choices(WORDS[:4], k=random.randint(1, 12))))
+        ask(kept, " ".join(random.choices(WORDS[:4], k=random.randint(1, 12))))
         assert teller.tell(kept, budget) is not None
         kept.replied(f"msg_{number}", f"{number} " + "sea " * random.randint(0, 40))
     assert teller.went_on >= 245
@@ -125,12 +139,12 @@ def test_only_new_turns_are_read() -> None:
     watched = Layout(layout.before, layout.after, layout.turn_priority, turn_text)
     kept, transcript = history(), Transcript()
     for number in range(20):
-        kept.asked(f"{number}?")
+        ask(kept, f"{number}?")
         kept.replied(f"msg_{number}", f"{number}!")
-    kept.asked("And?")
+    ask(kept, "And?")
     render(watched, kept.turns, counter("gpt_2"), 1_000, transcript)
     kept.replied("msg_20", "Then")
-    kept.asked("So?")
+    ask(kept, "So?")
     read.clear()
     assert transcript.next_prompt(watched, kept.turns, counter("gpt_2"), 1_000)
     assert read == ["Then", "So?"]
@@ -139,7 +153,7 @@ def test_only_new_turns_are_read() -> None:
 def test_what_belongs_to_another_is_not_gone_on_with() -> None:
     layout = formatter_layout(PromptFormatter(), GREETING, "Sam")
     kept = history()
-    kept.asked("Hi")
+    ask(kept, "Hi")
     gpt_2 = counter("gpt_2")
     render(layout, kept.turns, gpt_2, 500, kept.transcript)
     others = [
@@ -154,7 +168,9 @@ def test_what_belongs_to_another_is_not_gone_on_with() -> None:
 
 def test_layout_is_kept_when_more_bots_exist_than_remembered() -> None:
     layout = formatter_layout(PromptFormatter(), GREETING, "Sam")
-    formatter_layout.cache_clear()
+    for number in range(2 * KEPT_CHARS // (2 * MAX_MESSAGE_CHARS) + 2):
+        other = Bot(name=f"Bot {number}", memory="m" * MAX_MESSAGE_CHARS)
+        formatter_layout(PromptFormatter(), other, "Sam")
     again = GREETING.model_copy()
     assert layout_like(layout, PromptFormatter(), again, "Sam") is layout
     assert layout_like(layout, PromptFormatter(), again, "Kim") is not layout

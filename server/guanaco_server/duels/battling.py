@@ -87,7 +87,7 @@ class BattleService:
         tasks: list[asyncio.Task[None]] = []
         try:
             live = await self._replies.target(history)
-            show_memory(turn, live)
+            await show_memory(turn, live)
             battle_id = f"battle_{secrets.token_hex(16)}"
             met = await self._met(history)
             assigned = self._routing.rival(history.competition, live.serving.id, battle_id, met)

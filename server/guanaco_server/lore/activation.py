@@ -7,22 +7,23 @@ An entry that was told within the last EPOCH_MESSAGES is in force: it stays wher
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from guanaco.chat import MAX_MESSAGE_CHARS
 from guanaco.errors import InvalidInput
-from guanaco.lore import Lorebook, LoreEntry
+from guanaco.lore import MAX_SCAN_DEPTH, Lorebook, LoreEntry
+from guanaco_server.lore.mentions import mentioned
 from guanaco_server.lore.patterns import Pattern, compiled
 
 EPOCH_MESSAGES = 20  # ten turns
 MAX_BOOK_CHARS = 131_072  # keys and contents; stored with each conversation, as personas are
 MAX_BOOK_KEYS = 1_000
 MAX_BOOK_WORK = 7_000  # of regular expressions, for each character that they read: 30 ms of the event loop at most
-SCANNED_CHARS = 8_192  # the newest; plain keys take a microsecond each there
+MAX_BOOK_PATTERNS = 200  # each takes a millisecond to compile
+SCANNED_CHARS = 8_192  # the newest
+QUICK_UNITS = 4_096  # keys and characters that are read on the event loop, in a millisecond
 PATTERN_CHARS = 1_024  # the newest, of which expressions read
 BYTES_PER_TOKEN = 4
-UNSPACED_FROM = "\u2e80"  # Chinese, Japanese and the like write no space between words
 
 
 def require_usable(book: Lorebook) -> None:
@@ -41,6 +42,12 @@ def require_usable(book: Lorebook) -> None:
     if (always := len(constants(book))) > MAX_MESSAGE_CHARS:
         raise InvalidInput(
             f"The lorebook's constant entries have {always:,} characters; {MAX_MESSAGE_CHARS:,} are allowed."
+        )
+    patterns = sum(len(one.keys) + len(one.secondary_keys) for one in entries if one.is_regex)
+    if patterns > MAX_BOOK_PATTERNS:
+        raise InvalidInput(
+            f"The lorebook has {patterns:,} regular expressions; {MAX_BOOK_PATTERNS} are allowed in all.",
+            hint="Use plain words as keys.",
         )
     work = sum(pattern.work for one in entries if one.is_regex for pattern in _patterns(one))
     if work > MAX_BOOK_WORK:
@@ -66,13 +73,13 @@ def triggered(book: Lorebook, said: Sequence[str], in_force: Collection[int]) ->
     found: list[int] = []
     told = [book.entries[place].content for place in in_force if place < len(book.entries)]
     for level in range(book.recursion + 1):
-        texts = {} if level else _scanned(book, said, waiting.values())
-        again = "\n".join(book.entries[place].content for place in found)
-        new = [
-            place
+        again = "\n".join(book.entries[place].content for place in found)[-SCANNED_CHARS:]
+        texts = _scanned(book, said, waiting.values())
+        scans = {
+            place: (one, again if level else texts[_depth(book, one)])
             for place, one in waiting.items()
-            if _is_meant(one, again if level else texts[_depth(book, one)])
-        ]
+        }
+        new = _meant(scans)
         for place in new:
             del waiting[place]
         found += new
@@ -81,11 +88,21 @@ def triggered(book: Lorebook, said: Sequence[str], in_force: Collection[int]) ->
     return _within(book, found, book.token_budget - sum(map(tokens, told)))
 
 
+def takes_long(book: Lorebook, said: Sequence[str]) -> bool:
+    """Return whether ``triggered`` may take more than a millisecond or two, so that it belongs into a thread."""
+    keys = sum(len(one.keys) + len(one.secondary_keys) for one in book.entries)
+    chars = sum(map(len, said[-MAX_SCAN_DEPTH:]))
+    return (
+        bool(book.recursion)
+        or keys + chars > QUICK_UNITS
+        or any(one.is_regex for one in book.entries)
+    )
+
+
 def constants(book: Lorebook | None) -> str:
     """The entries that are always told, as one text."""
-    if book is None:
-        return ""
-    return _constants(book)
+    always = [one for one in (book.entries if book else ()) if one.is_constant and one.content]
+    return "\n".join(one.content for one in sorted(always, key=lambda one: one.order))
 
 
 def text_of(book: Lorebook | None, places: Iterable[int]) -> str:
@@ -97,12 +114,6 @@ def text_of(book: Lorebook | None, places: Iterable[int]) -> str:
 def tokens(content: str) -> int:
     """Estimate a text's tokens: two models may answer one message, so no tokenizer is asked."""
     return -(-len(content.encode()) // BYTES_PER_TOKEN)
-
-
-@lru_cache(maxsize=1024)
-def _constants(book: Lorebook) -> str:
-    always = [one for one in book.entries if one.is_constant and one.content]
-    return "\n".join(one.content for one in sorted(always, key=lambda one: one.order))
 
 
 def _within(book: Lorebook, found: Sequence[int], budget: int) -> tuple[int, ...]:
@@ -129,45 +140,36 @@ def _scanned(book: Lorebook, said: Sequence[str], entries: Iterable[LoreEntry]) 
     }
 
 
-def _is_meant(entry: LoreEntry, text: str) -> bool:
-    is_said = _is_said_by_pattern if entry.is_regex else _is_said
-    return any(is_said(entry, key, text) for key in entry.keys) and (
-        not entry.secondary_keys or any(is_said(entry, key, text) for key in entry.secondary_keys)
-    )
+def _meant(scans: Mapping[int, tuple[LoreEntry, str]]) -> list[int]:
+    """Return the places of the entries whose keys stand in the text that is theirs. Each text is read once for all keys."""
+    wanted: dict[tuple[str, bool, bool], set[str]] = {}
+    for one, text in scans.values():
+        kind = (text, one.is_regex, one.is_case_sensitive)
+        wanted.setdefault(kind, set()).update(one.keys, one.secondary_keys)
+    said = {kind: _said(*kind, keys) for kind, keys in wanted.items()}
+
+    def is_meant(one: LoreEntry, text: str) -> bool:
+        there = said[text, one.is_regex, one.is_case_sensitive]
+        return not there.isdisjoint(one.keys) and (
+            not one.secondary_keys or not there.isdisjoint(one.secondary_keys)
+        )
+
+    return [place for place, scan in scans.items() if is_meant(*scan)]
 
 
-def _is_said_by_pattern(entry: LoreEntry, key: str, text: str) -> bool:
+def _said(text: str, is_regex: bool, is_case_sensitive: bool, keys: Iterable[str]) -> set[str]:
+    if not is_regex:
+        return mentioned(text, keys, is_case_sensitive=is_case_sensitive)
+    newest = text[-PATTERN_CHARS:]
+    return {key for key in keys if _is_matched(key, is_case_sensitive, newest)}
+
+
+def _is_matched(key: str, is_case_sensitive: bool, text: str) -> bool:
     try:
-        pattern = compiled(key, entry.is_case_sensitive).compiled
-    except InvalidInput:  # stored by a newer version, which may allow more
+        pattern = compiled(key, is_case_sensitive).compiled
+    except InvalidInput:  # stored by another version, which may allow more
         return False
-    return pattern.search(text[-PATTERN_CHARS:]) is not None
-
-
-def _is_said(entry: LoreEntry, key: str, text: str) -> bool:
-    """Return whether a key stands in a text as whole words."""
-    if not entry.is_case_sensitive:
-        key, text = key.casefold(), _folded(text)
-    key = key.strip()
-    begin = text.find(key) if key else -1
-    while begin >= 0:
-        end = begin + len(key)
-        if not (
-            _is_joined(text[begin - 1 : begin], key[0]) or _is_joined(key[-1], text[end : end + 1])
-        ):
-            return True
-        begin = text.find(key, begin + 1)
-    return False
-
-
-@lru_cache(maxsize=16)
-def _folded(text: str) -> str:
-    return text.casefold()
-
-
-def _is_joined(left: str, right: str) -> bool:
-    """Return whether two characters are of one word."""
-    return all(one.isalnum() and one < UNSPACED_FROM for one in (left, right))
+    return pattern.search(text) is not None
 
 
 def _patterns(entry: LoreEntry) -> list[Pattern]:

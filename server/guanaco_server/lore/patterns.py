@@ -21,7 +21,7 @@ MAX_WORK = 2_000  # `a.*b.*c` has 2,700; `dragon.*lair` 260
 SLASHED = re.compile(r"/(.*)/([a-z]*)", re.DOTALL)
 FLAGS = {"i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL}
 IGNORED_FLAGS = "gu"
-ONE_CHARACTER = (_constants.LITERAL, _constants.NOT_LITERAL, _constants.ANY, _constants.IN)
+ONE_CHARACTER = (_constants.LITERAL, _constants.NOT_LITERAL, _constants.ANY)
 REPEATS = (_constants.MAX_REPEAT, _constants.MIN_REPEAT)
 
 
@@ -93,6 +93,8 @@ def _of_all(parts: Iterable[tuple[Any, Any]]) -> _Cost:
 
 
 def _of(kind: Any, about: Any) -> _Cost:
+    if kind is _constants.IN:
+        return _Cost(max(1, len(about)), 1)  # its members are compared one after another
     if kind in ONE_CHARACTER or kind is _constants.AT:
         return _Cost(1, 1)
     if kind is _constants.SUBPATTERN:

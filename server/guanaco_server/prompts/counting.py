@@ -17,6 +17,7 @@ from itertools import chain, pairwise
 from typing import Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
+from guanaco_server.runtime import threads
 from guanaco_server.tokenization.facts import TokenizerFacts
 from guanaco_server.tokenization.service import KEPT, Tokenizers
 
@@ -98,7 +99,7 @@ class TokenCounter:
                 return work()
             except Uncounted as uncounted:
                 missing = uncounted.with_traceback(None)  # whose frames hold it: a cycle
-        return await asyncio.to_thread(work)  # it needs more than is kept
+        return await threads.CHATS.run(work)  # it needs more than is kept
 
     async def _count(self, missing: Uncounted) -> None:
         kept = self._wholes if missing.is_whole else self._alone

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from guanaco.chat import Bot, Sender
 from guanaco.prompts import PromptFormatter, PromptRole, fill, parse_template
 from guanaco_server.lore.activation import constants, text_of
-from guanaco_server.prompts.counting import CountedText, TokenCounter
+from guanaco_server.prompts.counting import CountedText, Generations, TokenCounter
 from guanaco_server.prompts.truncation import Frame
 
 REMINDER_LINE = "{memory}\n"
@@ -138,8 +138,28 @@ class Spoken(Protocol):
     def content(self) -> str: ...
 
 
-@lru_cache(maxsize=4096)  # bots in use; each as long as its texts
+KEPT_CHARS = 16_000_000  # of the texts of bots in use, and at most twice as much
+_layouts: Generations[tuple[PromptFormatter, Bot, str], Layout] = Generations(KEPT_CHARS)
+
+
 def formatter_layout(formatter: PromptFormatter, bot: Bot, user_name: str) -> Layout:
+    """Make the layout of a formatter's templates, or return the one that was made before."""
+    key = (formatter, bot, user_name)
+    layout = _layouts.find(key)
+    if layout is None:
+        layout = _new_layout(formatter, bot, user_name)
+        _layouts.keep(key, layout, chars_of(bot))
+    return layout
+
+
+def chars_of(bot: Bot) -> int:
+    """Return about how many characters a bot and its layout hold in memory."""
+    texts = (bot.memory, bot.prompt, bot.first_message, bot.post_history)
+    book = bot.lorebook.entries if bot.lorebook else ()
+    return 1_000 + 2 * sum(map(len, texts)) + sum(len(one.content) + 500 for one in book)
+
+
+def _new_layout(formatter: PromptFormatter, bot: Bot, user_name: str) -> Layout:
     names = {"bot_name": bot.name, "user_name": user_name}
     bot_says = _around_message(formatter.bot_template, names)
     user_says = _around_message(formatter.user_template, names)

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from guanaco.chat import Bot, Sender
-from guanaco_server.lore.activation import EPOCH_MESSAGES, require_usable, triggered
+from guanaco.lore import MAX_SCAN_DEPTH
+from guanaco_server.lore.activation import EPOCH_MESSAGES, require_usable, takes_long, triggered
 from guanaco_server.prompts.layouts import Spoken, Utterance
+from guanaco_server.runtime import threads
 
 
 def asked(bot: Bot, turns: Sequence[Spoken], content: str) -> Utterance:
@@ -17,11 +19,26 @@ def asked(bot: Bot, turns: Sequence[Spoken], content: str) -> Utterance:
     book = bot.lorebook
     if book is None:
         return Utterance(Sender.USER, content)
+    said, in_force = _scanned(bot, turns, content)
+    return Utterance(Sender.USER, content, triggered(book, said, in_force))
+
+
+async def ask(bot: Bot, turns: Sequence[Spoken], content: str) -> Utterance:
+    """The same, in a thread where that may take long: a stranger wrote the lorebook."""
+    book = bot.lorebook
+    if book is None or not takes_long(
+        book, [*(turn.content for turn in turns[-MAX_SCAN_DEPTH:]), content]
+    ):
+        return asked(bot, turns, content)
+    return await threads.CHATS.run(asked, bot, tuple(turns), content)
+
+
+def _scanned(bot: Bot, turns: Sequence[Spoken], content: str) -> tuple[list[str], set[int]]:
+    """The messages that keys are looked for in, and the places of the entries that are in force."""
     recent = turns[max(0, len(turns) - EPOCH_MESSAGES) :]
     in_force = {place for turn in recent for place in getattr(turn, "lore", ())}
     greeting = [bot.first_message] if len(recent) == len(turns) and bot.first_message else []
-    said = [*greeting, *(turn.content for turn in recent), content]
-    return Utterance(Sender.USER, content, triggered(book, said, in_force))
+    return [*greeting, *(turn.content for turn in recent), content], in_force
 
 
 def require_usable_book(bot: Bot) -> None:
@@ -39,6 +56,13 @@ def with_lore(bot: Bot, turns: Sequence[Spoken]) -> Sequence[Spoken]:
         is_user = turn.sender is Sender.USER
         told.append(asked(bot, told, turn.content) if is_user else turn)
     return told
+
+
+async def with_lore_later(bot: Bot, turns: Sequence[Spoken]) -> Sequence[Spoken]:
+    """The same, in a thread: each message of the user is looked through."""
+    if bot.lorebook is None:
+        return turns
+    return await threads.CHATS.run(with_lore, bot, turns)
 
 
 def without_newest_lore(turns: Sequence[Spoken]) -> Sequence[Spoken] | None:

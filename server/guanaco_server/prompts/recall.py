@@ -7,24 +7,49 @@ A turn that was recalled within the last EPOCH_MESSAGES stays where it was shown
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
+import threading
 from collections import Counter
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import partial
 
 from guanaco.chat import Bot, Sender
 from guanaco_server.lore.activation import EPOCH_MESSAGES, tokens
+from guanaco_server.prompts.counting import Generations
 from guanaco_server.prompts.layouts import Utterance
 from guanaco_server.prompts.truncation import LOW_WATER
+from guanaco_server.runtime import threads
 
 BM25_K1, BM25_B = 1.2, 0.75  # Robertson and Zaragoza 2009, section 3
 COMMON_SHARE = 10  # a word in more than a tenth of the turns tells nothing
 COMMON_LEAST = 2
-KEPT_TEXTS = 8_192
+KEPT_BYTES = 16_000_000  # of the words of texts, and at most twice as much
+WORD_BYTES = 130  # a word and its count, in a Counter
+MOST_ASKED = 256  # words of the message
+MOST_SEARCHED_CHARS = 400_000  # the newest that are out of reach
+QUICK_CHARS = 8_000  # are searched on the event loop, in some 5 ms where they are new
 LINE_TOKENS = 8  # of the words that say who said it
 WORD = re.compile(r"\w{2,}")
-MOST_CHARS = 4_000  # of a turn are searched: this runs on the event loop
+MOST_CHARS = 4_000  # of a turn are searched
+
+
+async def recall(
+    turns: Sequence[Utterance], content: str, *, room: int, budget: int, forgotten_until: int = 0
+) -> tuple[int, ...]:
+    """Do what ``recalled`` does, in a thread where there is much to search."""
+    work = partial(
+        recalled,
+        tuple(turns),
+        content,
+        room=room,
+        budget=budget,
+        forgotten_until=forgotten_until,
+    )
+    if sum(len(turn.content) for turn in turns) <= QUICK_CHARS:
+        return work()
+    return await threads.CHATS.run(work)
 
 
 def recalled(
@@ -40,6 +65,7 @@ def recalled(
         forgotten_until: The position up to which nothing is remembered.
     """
     searched = [turn for turn in turns[: _reach(turns, room)] if turn.position > forgotten_until]
+    searched = _newest(searched)
     recent = turns[max(0, len(turns) - EPOCH_MESSAGES) :]
     in_force = {position for turn in recent for position in turn.recalled}
     budget -= sum(_size(turn) for turn in searched if turn.position in in_force)
@@ -81,10 +107,20 @@ def _reach(turns: Sequence[Utterance], room: int) -> int:
     return 0
 
 
+def _newest(turns: list[Utterance]) -> list[Utterance]:
+    """Return as many of the newest turns as may be searched."""
+    left = MOST_SEARCHED_CHARS
+    for place in range(len(turns) - 1, -1, -1):
+        left -= min(len(turns[place].content), MOST_CHARS)
+        if left < 0:
+            return turns[place + 1 :]
+    return turns
+
+
 def _ranked(turns: Sequence[Utterance], content: str) -> list[int]:
     """Return the places of the turns that share words with the content, by their BM25 score."""
     counted = [_words(turn.content) for turn in turns]
-    asked = _words(content).keys()
+    asked = list(_words(content))[:MOST_ASKED]
     seen_in = {word: sum(word in words for words in counted) for word in asked}
     limit = max(COMMON_LEAST, len(turns) // COMMON_SHARE)
     weights = {
@@ -105,6 +141,16 @@ def _ranked(turns: Sequence[Utterance], content: str) -> list[int]:
     return sorted(scores, key=lambda place: (-scores[place], -place))
 
 
-@lru_cache(maxsize=KEPT_TEXTS)
+_kept: Generations[bytes, Counter[str]] = Generations(KEPT_BYTES)
+_keeping = threading.Lock()
+
+
 def _words(content: str) -> Counter[str]:
-    return Counter(WORD.findall(content[:MOST_CHARS].casefold()))
+    key = hashlib.sha256(content[:MOST_CHARS].encode("utf-8", "surrogatepass")).digest()
+    with _keeping:
+        words = _kept.find(key)
+    if words is None:
+        words = Counter(WORD.findall(content[:MOST_CHARS].casefold()))
+        with _keeping:
+            _kept.keep(key, words, WORD_BYTES * (1 + len(words)))
+    return words

@@ -17,7 +17,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TypeVar
 
 from guanaco.chat import Bot, Sender
@@ -31,12 +30,14 @@ from guanaco.prompts import (
     UnknownPrompt,
 )
 from guanaco_server.prompts.chat_templates import ChatTemplate, ChatTemplateCounter
-from guanaco_server.prompts.counting import Counters, TokenCounter, Uncounted
+from guanaco_server.prompts.counting import Counters, Generations, TokenCounter, Uncounted
 from guanaco_server.prompts.layouts import (
+    KEPT_CHARS,
     Layout,
     Part,
     Spoken,
     Utterance,
+    chars_of,
     content_with_lore,
     layout_like,
     persona,
@@ -49,6 +50,7 @@ from guanaco_server.prompts.template_files import FILES
 from guanaco_server.prompts.template_process import Allowance, TemplateFault, TemplateProcess
 from guanaco_server.prompts.template_queue import WIDTH, TemplateQueue
 from guanaco_server.prompts.transcript import Transcript
+from guanaco_server.runtime import threads
 from guanaco_server.serializer import confined
 from guanaco_server.serializer.confined import StartChild
 from guanaco_server.serializer.metered_jinja import CHECK_STEPS
@@ -244,7 +246,7 @@ async def _rendered(plain: _PlainPrompt, counter: TokenCounter) -> str:
     if prompt is not None:
         return prompt
     if sum([len(turn.content) for turn in plain.turns]) > LONG_CHARS:
-        return await asyncio.to_thread(plain.render, counter)
+        return await threads.CHATS.run(lambda: plain.render(counter))
     return await counter.counted(lambda: plain.render(counter))
 
 
@@ -299,8 +301,19 @@ def is_by_chat_template(formatter: Prompt) -> bool:
     return isinstance(formatter, ChatTemplatePrompt)
 
 
-@lru_cache(maxsize=4096)
+_chat_layouts: Generations[Bot, Layout] = Generations(KEPT_CHARS)
+
+
 def chat_layout(bot: Bot) -> Layout:
+    """Return the layout of a bot for chat templates, the same one for the same bot."""
+    layout = _chat_layouts.find(bot)
+    if layout is None:
+        layout = _new_chat_layout(bot)
+        _chat_layouts.keep(bot, layout, chars_of(bot))
+    return layout
+
+
+def _new_chat_layout(bot: Bot) -> Layout:
     """Persona and scenario as the system's message, and what was said as it is.
 
     Instructions behind the turns are the user's: a system message there would be moved to the beginning.

@@ -30,6 +30,7 @@ from guanaco.errors import (
     RevisionNotFound,
 )
 from guanaco_server.artifacts.hub.hub import RepoFile, RepoSnapshot
+from guanaco_server.runtime import threads
 
 T = TypeVar("T")
 
@@ -87,7 +88,7 @@ class HuggingFaceHub:
 
         try:  # a thread cannot be ended: one that waits for a header that trickles is left behind
             async with asyncio.timeout(LONGEST * self._timeout_s):
-                return await asyncio.to_thread(ask)
+                return await threads.HUB.run(ask)
         except TimeoutError:
             raise _unreachable(self._endpoint, "too slowly") from None
 

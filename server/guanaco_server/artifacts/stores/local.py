@@ -9,7 +9,6 @@ A rename moves an artifact from one to the next, so that none is ever seen in pa
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import tempfile
@@ -23,6 +22,7 @@ from pydantic import ValidationError
 from guanaco.errors import SerializerDied, StoreUnreachable
 from guanaco_server.artifacts.stores.store import PIECE_BYTES, checked_key
 from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME, Manifest
+from guanaco_server.runtime import threads
 from guanaco_server.serializer.task import JOURNAL_NAME, SerializerJob, SerializerTask, Upload
 
 TICKET_NAME = "ticket.json"
@@ -34,7 +34,7 @@ class LocalStore:
 
     async def check(self) -> None:
         try:
-            await asyncio.to_thread(self._try_out)
+            await threads.STORE.run(self._try_out)
         except OSError as error:
             raise StoreUnreachable(
                 f"The artifacts' folder {self._root} cannot be used: {error.strerror}.",
@@ -43,15 +43,15 @@ class LocalStore:
             ) from None
 
     async def find(self, key: str) -> Manifest | None:
-        return await asyncio.to_thread(self._find, key)
+        return await threads.STORE.run(self._find, key)
 
     async def read(self, key: str, path: str) -> bytes:
-        return await asyncio.to_thread(self._file(key, path).read_bytes)
+        return await threads.STORE.run(self._file(key, path).read_bytes)
 
     async def pieces(self, key: str, path: str) -> AsyncIterator[bytes]:
-        file = await asyncio.to_thread(self._file(key, path).open, "rb")
+        file = await threads.STORE.run(self._file(key, path).open, "rb")
         with file:
-            while piece := await asyncio.to_thread(file.read, PIECE_BYTES):
+            while piece := await threads.STORE.run(file.read, PIECE_BYTES):
                 yield piece
 
     def _file(self, key: str, path: str) -> Path:
@@ -62,22 +62,22 @@ class LocalStore:
         return file
 
     async def list_keys(self) -> list[str]:
-        return await asyncio.to_thread(self._list_keys)
+        return await threads.STORE.run(self._list_keys)
 
     async def begin(self, job: SerializerJob, max_bytes: int) -> str:
-        return await asyncio.to_thread(self._begin, job)
+        return await threads.STORE.run(self._begin, job)
 
     async def publish(self, key: str) -> Manifest:
-        return await asyncio.to_thread(self._publish, key)
+        return await threads.STORE.run(self._publish, key)
 
     async def discard(self, key: str) -> None:
-        await asyncio.to_thread(shutil.rmtree, self._staging(key), ignore_errors=True)
+        await threads.STORE.run(shutil.rmtree, self._staging(key), ignore_errors=True)
 
     async def discard_stale(self, older_than_s: float) -> list[str]:
-        return await asyncio.to_thread(self._discard_stale, time.time() - older_than_s)
+        return await threads.STORE.run(self._discard_stale, time.time() - older_than_s)
 
     async def delete(self, key: str) -> None:
-        await asyncio.to_thread(self._throw_away, self._published(key))
+        await threads.STORE.run(self._throw_away, self._published(key))
 
     def uri(self, key: str) -> str:
         return self._published(key).as_uri()

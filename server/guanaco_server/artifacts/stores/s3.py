@@ -12,7 +12,6 @@ The job that writes has presigned URLs only. Whatever is read back is checked ag
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -28,6 +27,7 @@ from guanaco_server.artifacts.stores.s3_uploads import OpenUpload, Uploads
 from guanaco_server.artifacts.stores.store import KEY, PIECE_BYTES, checked_key
 from guanaco_server.engine.store_trust import as_environment
 from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME, Manifest, StoredFile
+from guanaco_server.runtime import threads
 from guanaco_server.serializer.targets import read_resume_log
 from guanaco_server.serializer.task import (
     JOURNAL_NAME,
@@ -53,7 +53,7 @@ class S3Store:
     async def check(self) -> None:
         """Try each right that the store needs. The address of the server is told here alone: only operators read this."""
         try:
-            await asyncio.to_thread(try_out, self._bucket, self._uploads)
+            await threads.STORE.run(try_out, self._bucket, self._uploads)
         except StoreUnreachable as error:
             where = f"The store is {self._bucket.uri('')} at {self._bucket.config.place}."
             raise StoreUnreachable(
@@ -61,53 +61,53 @@ class S3Store:
             ) from None
 
     async def find(self, key: str) -> Manifest | None:
-        return await asyncio.to_thread(self._find, key)
+        return await threads.STORE.run(self._find, key)
 
     async def list_keys(self) -> list[str]:
-        return await asyncio.to_thread(self._list_keys)
+        return await threads.STORE.run(self._list_keys)
 
     async def read(self, key: str, path: str) -> bytes:
-        return await asyncio.to_thread(self._read, key, path)
+        return await threads.STORE.run(self._read, key, path)
 
     async def pieces(self, key: str, path: str) -> AsyncIterator[bytes]:
-        listed = await asyncio.to_thread(self._listed, key, path)
+        listed = await threads.STORE.run(self._listed, key, path)
         name = _published(key, path)
-        body = await asyncio.to_thread(self._bucket.open, name) if listed else None
+        body = await threads.STORE.run(self._bucket.open, name) if listed else None
         if listed is None or body is None:
             raise FileNotFoundError(f"no {path} in artifact {key}")
         digest = hashlib.sha256()
         try:
-            while piece := await asyncio.to_thread(
+            while piece := await threads.STORE.run(
                 self._bucket.read_piece, name, body, PIECE_BYTES
             ):
                 digest.update(piece)
                 yield piece
         finally:
-            await asyncio.to_thread(body.close)
+            await threads.STORE.run(body.close)
         if digest.hexdigest() != listed.sha256:
             raise self._changed(key, path)
 
     async def begin(self, job: SerializerJob, max_bytes: int) -> str:
-        return await asyncio.to_thread(self._begin, job, max_bytes)
+        return await threads.STORE.run(self._begin, job, max_bytes)
 
     async def publish(self, key: str) -> Manifest:
-        return await asyncio.to_thread(self._publish, key)
+        return await threads.STORE.run(self._publish, key)
 
     async def discard(self, key: str) -> None:
-        await asyncio.to_thread(self._discard, key)
+        await threads.STORE.run(self._discard, key)
 
     async def discard_stale(self, older_than_s: float) -> list[str]:
         before = datetime.now(UTC) - timedelta(seconds=older_than_s)
-        return await asyncio.to_thread(self._discard_stale, before)
+        return await threads.STORE.run(self._discard_stale, before)
 
     async def delete(self, key: str) -> None:
-        await asyncio.to_thread(self._delete, key)
+        await threads.STORE.run(self._delete, key)
 
     def uri(self, key: str) -> str:
         return self._bucket.uri(f"artifacts/{checked_key(key)}")
 
     async def access(self, key: str) -> dict[str, str]:
-        return await asyncio.to_thread(self._access, key)
+        return await threads.STORE.run(self._access, key)
 
     def environment(self) -> dict[str, str]:
         certificates = self._bucket.certificates

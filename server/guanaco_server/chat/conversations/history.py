@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -26,14 +25,15 @@ from guanaco_server.database.database import Database
 from guanaco_server.database.direct import lost_connection, text_array
 from guanaco_server.database.group_commit import GroupCommit
 from guanaco_server.prompts import lore, recall, summaries
-from guanaco_server.prompts.layouts import Summary, Utterance, lore_of
+from guanaco_server.prompts.counting import Generations
+from guanaco_server.prompts.layouts import Summary, Utterance, chars_of, lore_of
 from guanaco_server.prompts.transcript import Transcript
 from guanaco_server.routing.prefixes import SharedPrefix, shared_prefix
 
 TURN_CHARS = 150  # a turn's objects, in characters of text
 RECALL_PART = 4  # recalled turns take at most this part of a prompt
 HISTORY_CHARS = 3_000  # what there is once, its layout included
-KEPT_BOTS = 1_024
+KEPT_BOTS_CHARS = 16_000_000  # and at most twice as much
 HISTORY_CACHE_CHARS = (
     64_000_000  # conversations kept in memory, so that a turn need not read them again
 )
@@ -91,17 +91,21 @@ class History:
         can_go_on = bool(self.tail) and self.has_asked and not self.is_last_imported
         return self.turns[-1].content if can_go_on else None
 
-    def asked(self, content: str) -> Utterance:
-        """Add the user's message, with the entries of the lorebook that are told with it."""
-        turn = lore.asked(self.bot, self.turns, content)._replace(position=self.message_count + 1)
+    async def ask(self, content: str) -> Utterance:
+        """Add the user's message, with the entries of the lorebook that are told with it. The caller holds the turn."""
+        return self.asked(await lore.ask(self.bot, self.turns, content))
+
+    def asked(self, turn: Utterance) -> Utterance:
+        """Add the user's message, whose position follows from those before."""
+        turn = turn._replace(position=self.message_count + 1)
         self._add(turn)
         self.tail.clear()
         return turn
 
-    def recall(self, prompt_tokens: int, budget: int) -> tuple[int, ...]:
+    async def recall(self, prompt_tokens: int, budget: int) -> tuple[int, ...]:
         """Show earlier turns again with the message that was just asked; return their positions."""
         earlier, turn = self.turns[:-1], self.turns[-1]
-        found = recall.recalled(
+        found = await recall.recall(
             earlier,
             turn.content,
             room=self._room(prompt_tokens),
@@ -206,10 +210,16 @@ class HistoryCache:
         self.take(conversation_id)
 
 
-@lru_cache(maxsize=KEPT_BOTS)
+_bots: Generations[Bot, Bot] = Generations(KEPT_BOTS_CHARS)
+
+
 def _shared(bot: Bot) -> Bot:
     """One object for all the conversations with a bot."""
-    return bot
+    found = _bots.find(bot)
+    if found is None:
+        _bots.keep(bot, bot, chars_of(bot))
+        return bot
+    return found
 
 
 AT_ONCE = 16  # histories of 20 messages hold the event loop for 2 ms

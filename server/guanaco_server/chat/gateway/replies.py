@@ -60,7 +60,7 @@ from guanaco_server.experiments.running import RunningExperiments
 from guanaco_server.experiments.variants import apply_variant
 from guanaco_server.idempotency.keeping import answer_to, current_keeper
 from guanaco_server.observability.tracing import span
-from guanaco_server.prompts.lore import require_usable_book, with_lore
+from guanaco_server.prompts.lore import require_usable_book, with_lore_later
 from guanaco_server.routing.service import LiveSubmission, RoutingService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import SubmissionService
@@ -167,7 +167,7 @@ class ReplyService:
                 if not history.begun:
                     raise NothingToContinue
                 return ClaimedTurn(history, lease, None, asked_at, history.begun)
-            asked = self._add_question(history, content)
+            asked = await self._add_question(history, content)
             if not history.has_asked:
                 raise NothingToRegenerate
             return ClaimedTurn(history, lease, asked, asked_at)
@@ -175,14 +175,14 @@ class ReplyService:
             await self._release(EndedTurn(lease, None, None))
             raise
 
-    def _add_question(self, history: History, content: str | None) -> NewMessage | None:
+    async def _add_question(self, history: History, content: str | None) -> NewMessage | None:
         """A client that repeats a failed request repeats its last message: that one is not stored twice."""
         if content is None:
             return None
         last = history.turns[-1] if history.turns else None
         if last is not None and last.sender is Sender.USER and last.content == content:
             return None
-        told = history.asked(content).lore
+        told = (await history.ask(content)).lore
         return NewMessage(f"msg_{secrets.token_hex(16)}", content, self._clock.now(), lore=told)
 
     async def _own_history(self, account: Account, conversation_id: str) -> History:
@@ -210,7 +210,7 @@ class ReplyService:
         is_recorded = False
         try:
             live = await self.target(history, changes)
-            show_memory(turn, live)
+            await show_memory(turn, live)
             pieces = await self.generate(turn, live, seed, stop)
             async with aclosing(pieces):
                 async for piece in pieces:
@@ -375,7 +375,7 @@ class ReplyService:
             logger.warning("a turn cannot be given back: %s", error)
 
 
-def show_memory(turn: ClaimedTurn, live: LiveSubmission) -> None:
+async def show_memory(turn: ClaimedTurn, live: LiveSubmission) -> None:
     """Show a new message with what is remembered, as the conversation's own submission has it; before any reply is generated."""
     params, history = live.serving.params, turn.history
     if turn.asked is None:
@@ -384,7 +384,7 @@ def show_memory(turn: ClaimedTurn, live: LiveSubmission) -> None:
         shown = history.show_summary(params.max_input_tokens, params.summary_tokens)
         turn.asked = replace(turn.asked, summary=shown)
     if params.recall_tokens:
-        found = history.recall(params.max_input_tokens, params.recall_tokens)
+        found = await history.recall(params.max_input_tokens, params.recall_tokens)
         turn.asked = replace(turn.asked, recalled=found)
 
 
@@ -431,7 +431,7 @@ class PreviewService:
     ) -> ReplyEvents:
         live = await self._routing.target(submission_id)
         key = f"{request.bot.name} {request.turns[:1]}"  # the same talk, turn by turn
-        turns = with_lore(request.bot, request.turns)
+        turns = await with_lore_later(request.bot, request.turns)
         pieces = await self._generator.generate(
             live, request.bot, request.user_name, turns, key, asker
         )
