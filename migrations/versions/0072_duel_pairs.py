@@ -10,7 +10,7 @@ from alembic import op
 from sqlalchemy.dialects import postgresql
 
 revision = "0072"
-down_revision = "0071"
+down_revision = "0074"
 
 JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
 
