@@ -6,6 +6,7 @@ import copy
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -367,3 +368,10 @@ def test_one_machine_more_adds_a_pod() -> None:
         deployment_object(SERVER, OPTIONS)["metadata"]["labels"]["guanaco.dev/spec"]
         in (GOLDEN / "kubernetes-server.yaml").read_text()
     )
+
+
+def test_the_platforms_pods_reach_no_private_address() -> None:
+    policies = yaml.safe_load_all((Path(__file__).parents[2] / "k8s/base/network.yaml").read_text())
+    (found,) = [one for one in policies if one["metadata"]["name"] == "platform-egress"]
+    (block,) = [to["ipBlock"] for rule in found["spec"]["egress"] for to in rule.get("to", ())]
+    assert block["except"] == sorted(Egress("0.0.0.0/0", 443).private, key=ip_network)
