@@ -91,6 +91,42 @@ def chance_words(verdict: LeaderboardVerdict) -> str | None:
     return f"By Bayes' rule, with {prior}, {verdict.leader} is within {margin_words(verdict)} of the best with a probability of {chance}."
 
 
+def asked_words(verdict: LeaderboardVerdict) -> str | None:
+    """Say what is known of all who could be asked for a rating, and what the signals of their conversations are worth.
+
+    It is a claim of its own, beside the one on those who rate.
+
+    Args:
+        verdict: The verdict, from `Client.verdict`.
+
+    Returns:
+        A few sentences; None where the competition asks no random share.
+    """
+    found = verdict.asked
+    if found is None:
+        return None
+    if found.leader is None:
+        waiting = f" The time to answer is not over for {found.waiting:,}." if found.waiting else ""
+        return f"Of all who could be asked for a rating, nobody has answered yet.{waiting}"
+    leader, margin = found.leader, margin_words(verdict)
+    if not found.pairs:
+        said = f"{leader} is the only one with an answer."
+    elif all(pair.state == "better" for pair in found.pairs):
+        said = f"{leader} is the best: settled."
+    elif found.is_decided:
+        said = f"{leader} is within {margin} of the best: settled."
+    else:
+        still = sum(pair.state not in ("better", "within") for pair in found.pairs)
+        others = "1 other" if still == 1 else f"{still} others"
+        said = f"{leader} leads, but {others} may be more than {margin} better."
+    worth = (
+        ""
+        if found.worth is None
+        else f" With the signals of all conversations, 1,000 answers do as much as {found.worth:,} alone."
+    )
+    return f"Of all who could be asked for a rating: {said}{worth}"
+
+
 def margin_words(verdict: LeaderboardVerdict) -> str:
     """Write the margin as points of thumbs up, or of the chance to be preferred.
 

@@ -13,6 +13,7 @@ from guanaco_cli.options import AsJson, RequestFile, Yes, read_request
 
 if TYPE_CHECKING:
     from guanaco.competitions import (
+        AskRule,
         AssignmentReplay,
         AssignmentRule,
         Competition,
@@ -68,6 +69,8 @@ def show(competition_id: Id, as_json: AsJson = False) -> None:
     console.line(f"ranking     {competition.ranking}")
     if competition.duels.battles or competition.duels.counted:
         console.line(f"duels       {_duels(competition.duels)}")
+    if competition.ask is not None:
+        console.line(f"asks        {_ask(competition.ask)}")
     if competition.retention_days is not None:
         console.line(f"kept        {competition.retention_days} days")
     if competition.queue is not None:
@@ -292,6 +295,10 @@ def _duels(rule: DuelRule) -> str:
     parts = ["battles"] if rule.battles else ["no battles"]
     parts += ["counted"] if rule.counted else []
     return ", ".join([*parts, *(["style control"] if rule.style_control else [])])
+
+
+def _ask(rule: AskRule) -> str:
+    return f"{rule.share:.0%} of users after {rule.after} messages, who may take {rule.answer_minutes} minutes"
 
 
 def _state(flag: VoteFlag) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from guanaco.verdicts import chance_words, headline, pair_words
+from guanaco.verdicts import asked_words, chance_words, headline, pair_words
 from guanaco_cli import words
 from guanaco_cli.connection import connect
 from guanaco_cli.console import console
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from guanaco.client import Client
     from guanaco.estimates import Estimate
     from guanaco.leaderboard import (
+        AskedRatio,
         Leaderboard,
         LeaderboardRow,
         LeaderboardStability,
@@ -139,6 +140,35 @@ def show_verdict(found: LeaderboardVerdict, *, as_json: bool) -> None:
     console.say(headline(found))
     if (chance := chance_words(found)) is not None:
         console.say(chance)
+    if (said := asked_words(found)) is not None and found.asked is not None:
+        if found.asked.rows:
+            console.table(
+                (
+                    "of all who could be asked",
+                    "thumbs up",
+                    "from the answers alone",
+                    "could>",
+                    "asked>",
+                    "answered>",
+                ),
+                [_asked_row(row) for row in found.asked.rows],
+            )
+        console.say(said)
+
+
+def _asked_row(row: AskedRatio) -> tuple[object, ...]:
+    return (
+        row.submission_id,
+        _between(row.ratio, row.low, row.high),
+        _between(row.plain_ratio, row.plain_low, row.plain_high),
+        f"{row.eligible:,}",
+        f"{row.asked:,}",
+        f"{row.answered:,}",
+    )
+
+
+def _between(ratio: float | None, low: float, high: float) -> str:
+    return "-" if ratio is None else f"{ratio:.1%} ({low:.1%} to {high:.1%})"
 
 
 def show_stability(found: LeaderboardStability, *, as_json: bool) -> None:

@@ -10,11 +10,16 @@ import pytest
 from sqlalchemy import select, update
 
 from guanaco.accounts import Role
+from guanaco.competitions import OPEN, AskRule, CompetitionRequest
 from guanaco_server.chat.gateway.asking import drawn
 from guanaco_server.chat.tables import AskRow
+from guanaco_server.competitions.service import OPEN_COMPETITION
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
+from tests.fixtures.rating import converse
 from tests.fixtures.talking import talking
+from tests.fixtures.web import WebWorld
+from tests.fixtures.web_client import browser
 from tests.fixtures.world import BOT, World
 
 pytestmark = pytest.mark.both_databases
@@ -216,3 +221,35 @@ async def test_a_rule_that_asks_twice_is_refused(cup: Cup) -> None:
     assert "Set feedback_after or ask, not both" in refused.text
     without = await cup.http.get("/leaderboard/verdict")
     assert without.json()["asked"] is None
+
+
+async def test_the_board_tells_both_claims_apart(database: Database) -> None:
+    world = WebWorld(database)
+    await world.publish(await world.account(Role.DEVELOPER, "ada"), SUBMISSION)
+    backend = await world.account(Role.BACKEND, "app")
+    rules = CompetitionRequest(
+        name="Open", starts_at=OPEN_COMPETITION.starts_at, ask=AskRule(after=1, share=0.5)
+    )
+    await world.competitions.put(OPEN, rules)
+    page = (await browser(world).get("/")).text
+    assert "nobody has answered yet" in page
+    conversation = await converse(world, backend, SUBMISSION, "user")
+    now = world.clock.now()
+    async with world.database.write() as session:
+        session.add(
+            AskRow(
+                conversation_id=conversation,
+                competition=OPEN,
+                submission_id=SUBMISSION,
+                user_key=f"{backend.id}/user",
+                at=now,
+                until=now + timedelta(minutes=1),
+                chance=0.5,
+                is_asked=False,
+                signals={},
+            )
+        )
+    world.clock.advance(120)
+    page = (await browser(world).get("/")).text
+    assert "another claim than the one above" in page
+    assert "From the answers alone" in page

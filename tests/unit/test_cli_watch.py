@@ -42,8 +42,8 @@ def board(*ids: str) -> httpx.Response:
     return httpx.Response(200, json={"at": AT, "rows": rows})
 
 
-def verdict(leader: str, *pairs: dict[str, Any]) -> httpx.Response:
-    found = {"at": AT, "competition": "open", "ranking": "thumbs_up", "within": 0.05}
+def verdict(leader: str, *pairs: dict[str, Any], **fields: Any) -> httpx.Response:
+    found = {"at": AT, "competition": "open", "ranking": "thumbs_up", "within": 0.05} | fields
     return httpx.Response(
         200, json=found | {"leader": leader, "is_decided": False, "pairs": list(pairs)}
     )
@@ -114,7 +114,7 @@ def test_an_older_platform_has_no_verdict(server: Any, capsys: Any) -> None:
 
 
 def test_the_verdict_is_shown_by_pairs(server: Any, capsys: Any) -> None:
-    pairs = [
+    pairs: list[dict[str, Any]] = [
         {"submission_id": "b_v1", "state": "better"},
         {"submission_id": "c_v1", "state": "open", "votes": 312},
         {"submission_id": "d_v1", "state": "drawn"},
@@ -139,3 +139,17 @@ def test_json_cannot_be_watched(capsys: Any) -> None:
 )
 def test_a_mark_says_how_far(before: int | None, now: int | None, shown: str) -> None:
     assert mark(before, now) == shown
+
+
+def test_all_who_could_be_asked_have_a_table_of_their_own(server: Any, capsys: Any) -> None:
+    row = {"submission_id": "a_v1", "eligible": 5_000, "asked": 1_000, "answered": 612, "up": 400}
+    ratios = {"ratio": 0.64, "low": 0.58, "high": 0.7}
+    plain = {"plain_ratio": None, "plain_low": 0, "plain_high": 1}
+    rows = [row | ratios | plain]
+    found = {"waiting": 3, "leader": "a_v1", "is_decided": False, "worth": 1_250, "pairs": []}
+    server(verdict("a_v1", asked=found | {"rows": rows}))
+    assert run(["leaderboard", "--verdict"]) == 0
+    said = capsys.readouterr()
+    assert "64.0% (58.0% to 70.0%)" in said.out
+    assert "5,000" in said.out
+    assert "1,000 answers do as much as 1,250 alone" in " ".join(said.err.split())

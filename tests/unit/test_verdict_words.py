@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from guanaco.competitions import RankingRule
-from guanaco.leaderboard import LeaderboardVerdict, VerdictPair, VerdictState
-from guanaco.verdicts import chance_words, headline, pair_words
+from guanaco.leaderboard import AskedVerdict, LeaderboardVerdict, VerdictPair, VerdictState
+from guanaco.verdicts import asked_words, chance_words, headline, pair_words
 
 
 def verdict(*pairs: VerdictPair, **fields: Any) -> LeaderboardVerdict:
@@ -73,3 +73,35 @@ def test_a_probability_names_its_prior() -> None:
     said = chance_words(verdict(OPEN, chance=0.999, prior_submissions=40)) or ""
     assert "from 40 submissions of past seasons" in said
     assert said.endswith("over 99%.")
+
+
+def asked(*pairs: VerdictPair, **fields: Any) -> LeaderboardVerdict:
+    is_decided = bool(pairs) and all(pair.state is not VerdictState.OPEN for pair in pairs)
+    known = {"waiting": 0, "leader": "a_v1", "is_decided": is_decided, "worth": None, "rows": []}
+    return verdict(asked=AskedVerdict.model_validate(known | {"pairs": pairs} | fields))
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (verdict(), None),
+        (
+            asked(leader=None, waiting=1_204),
+            "Of all who could be asked for a rating, nobody has answered yet. The time to answer is not over for 1,204.",
+        ),
+        (asked(), "Of all who could be asked for a rating: a_v1 is the only one with an answer."),
+        (asked(BETTER), "Of all who could be asked for a rating: a_v1 is the best: settled."),
+        (
+            asked(BETTER, WITHIN, worth=1_250),
+            "Of all who could be asked for a rating: a_v1 is within 5 points of the best: settled. With the signals of all conversations, 1,000 answers do as much as 1,250 alone.",
+        ),
+        (
+            asked(BETTER, OPEN),
+            "Of all who could be asked for a rating: a_v1 leads, but 1 other may be more than 5 points better.",
+        ),
+    ],
+)
+def test_those_who_could_be_asked_have_a_sentence_of_their_own(
+    found: LeaderboardVerdict, said: str | None
+) -> None:
+    assert asked_words(found) == said

@@ -13,7 +13,7 @@ from guanaco.competitions import OPEN
 from guanaco.errors import InvalidInput, NewerVersionNeeded
 from guanaco.feedback_csv import plain_cell
 from guanaco.leaderboard import Leaderboard, LeaderboardVerdict
-from guanaco.verdicts import chance_words, headline, pair_headline, pair_words
+from guanaco.verdicts import asked_words, chance_words, headline, pair_headline, pair_words
 from guanaco_server.http.routes import Routes
 from guanaco_server.web import trends
 from guanaco_server.web.boards import BoardFilter, Sort, page_of, shared_ranks
@@ -78,6 +78,8 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
             scale=scale_of(board),
             verdict=headline(verdict) if verdict and verdict.leader else None,
             chance=chance_words(verdict) if verdict else None,
+            asked=asked_words(verdict) if verdict else None,
+            asked_rows=verdict.asked.rows if verdict and verdict.asked else [],
             beside=_beside(verdict),
         )
 
