@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import resource
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +24,7 @@ from guanaco_server import preparation
 from guanaco_server.assembly.app import create_app
 from guanaco_server.assembly.gateways import Gateways
 from guanaco_server.assembly.platform import Platform, build_platform
+from guanaco_server.confinement import layers
 from guanaco_server.confinement.environment import hide_memory, hide_secrets
 from guanaco_server.http.body_limit import MAX_BODY_BYTES
 from guanaco_server.http.front_door import DoorLimits, FrontDoor
@@ -32,6 +35,8 @@ from guanaco_server.observability.exposition import serving
 from guanaco_server.runtime.data_dir import PSEUDONYM_KEY, DataDir
 from guanaco_server.settings import Settings
 from guanaco_server.submissions.pipeline.engine import make_tables
+
+logger = logging.getLogger(__name__)
 
 # A look for garbage holds everything up. Every so many new objects the young ones are looked through: 94 ms for 50,000
 # objects of which most are garbage in cycles, as a FastAPI request leaves; 9 ms for 5,000. After so many such looks, those that
@@ -58,6 +63,7 @@ def run(settings: Settings, on_ready: Callable[[Started], None]) -> int:
     hide_memory()
     _allow_many_files()
     logs.configure(settings.log_level, settings.log_format, settings.secrets)
+    _check_confinement(settings)
     with DataDir(settings.data_dir) as data_dir, _listen(settings) as listener:
         _make_new_tables(settings)
         platform = build_platform(settings, data_dir)
@@ -67,6 +73,21 @@ def run(settings: Settings, on_ready: Callable[[Started], None]) -> int:
         with serving(platform.metrics, settings.host, settings.metrics_port):
             server.run(sockets=[listener])
         return 0 if server.is_ready_told else 1
+
+
+def _check_confinement(settings: Settings) -> None:
+    """Say which layers this machine lacks; InvalidSettings where they are required."""
+    if missing := layers.unavailable():
+        logger.warning("strangers' files are confined without: %s", ", ".join(missing))
+    if settings.require_confinement:
+        try:
+            examined = layers.examine()
+        except (OSError, ValueError, subprocess.SubprocessError):
+            raise InvalidSettings(
+                "require_confinement is set, and the layers could not be tried out.",
+                hint="`guanaco doctor` tries them, too.",
+            ) from None
+        layers.require(examined)
 
 
 def _make_new_tables(settings: Settings) -> None:

@@ -13,10 +13,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from guanaco.errors import InvalidSettings
 from guanaco_server.confinement import landlock, privileges, seccomp
 from guanaco_server.confinement.kernel import MACHINE
 from guanaco_server.confinement.landlock import Access
@@ -50,6 +51,29 @@ def examine() -> tuple[Layer, ...]:
         ]
         answer = subprocess.run(command, capture_output=True, check=True, timeout=TIMEOUT_S)
     return tuple(Layer(**layer) for layer in json.loads(answer.stdout))
+
+
+def unavailable() -> tuple[str, ...]:
+    """Name the layers that this machine surely lacks, by asking the kernel and without a trial."""
+    version = landlock.version()
+    known = {
+        FILES: version > 0,
+        PORTS: version >= landlock.NET_VERSION,
+        SIGNALS: version >= landlock.SCOPE_VERSION,
+        CALLS: seccomp.is_supported(),
+        PROCESSES: seccomp.is_supported(),
+    }
+    return tuple(name for name, is_there in known.items() if not is_there)
+
+
+def require(examined: Iterable[Layer]) -> None:
+    """Raise InvalidSettings unless each layer is in force. A user of its own is no condition: only root can give one."""
+    lacking = [one for one in examined if not one.is_in_force and one.name != USER]
+    if lacking:
+        raise InvalidSettings(
+            f"require_confinement is set, and these layers are not in force: {', '.join(one.name for one in lacking)}.",
+            hint=f"{lacking[0].says} `guanaco doctor` tries them all.",
+        )
 
 
 def _try_all(place: Path, port: int) -> list[Layer]:

@@ -4,7 +4,7 @@
     checker       a try of a repo's small files: the same, and one folder
     program       serializer job, model server: the files and ports that it names; no way into other processes
 
-Layers, of which each that this machine has is in force (``layers.py`` says which): no new privileges, a user of its own
+Layers, of which each that this machine has is in force (``layers.py`` says which, and the platform logs the others at its start): no new privileges, a user of its own
 where root starts us, no capabilities, Landlock, a filter of system calls. All are taken by the process itself, after its
 imports, and never given back.
 """

@@ -46,6 +46,10 @@ class ProcessSettings(BaseModel):
         default="all",
         description="What this process does: api answers requests, worker runs the pipeline and the reconciler; both need PostgreSQL and a shared artifact store. all does everything in one process.",
     )
+    require_confinement: bool = Field(
+        default=False,
+        description="Whether the platform refuses to start on a machine where a layer of the confinement of strangers' files is not in force; `guanaco doctor` lists them. Otherwise it starts, and logs which are missing.",
+    )
     data_dir: Path = Field(
         default=Path("guanaco-data"),
         description="The one folder that holds the database, artifacts, logs and local secrets.",
