@@ -264,7 +264,9 @@ class Message(BaseModel):
     is_imported: bool = Field(default=False, description="It was said before, elsewhere.")
     edited_at: datetime | None = None
     thumbs_up: bool | None = Field(default=None, description="What the user thought of a reply.")
-    timings: Timings | None = Field(default=None, description="Of a reply.")
+    timings: Timings | None = Field(
+        default=None, description="Of a reply in the model's own words that was not one of two."
+    )
     lore: tuple[int, ...] = Field(
         default=(),
         description="Of a user's message: the places in the bot's lorebook, from 0, of the entries that were told with it.",

@@ -63,7 +63,9 @@ class Battle(BaseModel):
     message_id: str = Field(description="The reply's message in the conversation.")
     a: BattleReply | None
     b: BattleReply | None
-    continues_from: Side = Field(description="The reply that the conversation goes on with.")
+    continues_from: Side = Field(
+        description="The reply that the conversation goes on with; until a vote it is drawn at random."
+    )
     ask_for_feedback: bool = Field(
         default=False,
         description="The competition asks for the user's opinion after this reply (`feedback_after`).",

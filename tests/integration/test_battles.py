@@ -68,6 +68,13 @@ async def vote(http: httpx.AsyncClient, conversation: str, battle: str, **fields
     return await http.put(path, json=fields)
 
 
+async def own_side(database: Database, battle: str) -> str:
+    """Return the side of the conversation's own submission, which no answer tells."""
+    async with database.read() as session:
+        statement = text("SELECT own_side FROM battles WHERE id = :id")
+        return str(await session.scalar(statement, {"id": battle}))
+
+
 def other(side: str) -> str:
     return "b" if side == "a" else "a"
 
@@ -100,6 +107,33 @@ async def test_the_conversation_goes_on_with_the_better_reply(database: Database
     assert (late.status_code, late.json()["error"]) == (422, "invalid_input")
     changed = (await vote(http, conversation, battle["battle_id"], outcome="tie")).json()
     assert (changed["outcome"], changed["continues_from"]) == ("tie", rivals)
+
+
+async def test_nothing_tells_which_side_is_the_conversations_own(database: Database) -> None:
+    _, http, conversation = await in_battle(database)
+    stood = set()
+    for number in range(24):  # of which all go on with the same one once in 8 million times
+        battle = await fight(http, conversation, f"Hello {number}")
+        own = await own_side(database, battle["battle_id"])
+        stood.add(battle["continues_from"] == own)
+        found = (await http.get(f"/conversations/{conversation}")).json()["messages"][-1]
+        assert found["content"] == battle[battle["continues_from"]]["content"]
+        assert (found["edited_at"], found["timings"]) == (None, None)
+        if number == 0:
+            for side in (other(own), own):
+                await vote(http, conversation, battle["battle_id"], outcome=side)
+                chosen = (await http.get(f"/conversations/{conversation}")).json()["messages"][-1]
+                assert chosen["content"] == battle[side]["content"]
+                assert (chosen["edited_at"], chosen["timings"]) == (None, None)
+    assert stood == {True, False}
+    async with database.read() as session:
+        measured = await session.execute(
+            text(
+                "SELECT original, own_side, a_content, b_content FROM messages"
+                " JOIN battles ON battles.message_id = messages.id"
+            )
+        )
+    assert all(words == {"a": a, "b": b}[own] for words, own, a, b in measured)
 
 
 async def test_the_same_vote_again_changes_nothing(database: Database) -> None:
@@ -183,7 +217,7 @@ async def test_a_developer_reads_duels_with_the_other_side_anonymous(database: D
         database, Script(("Mail a@example.org",)), Script(("Two",))
     )
     battle = await fight(http, conversation)
-    own = battle["continues_from"]
+    own = await own_side(database, battle["battle_id"])
     await vote(http, conversation, battle["battle_id"], outcome=own)
     ada, bob = await world.http(Role.DEVELOPER, "ada"), await world.http(Role.DEVELOPER, "bob")
     await world.scores.loop.run_once()

@@ -2,7 +2,9 @@
 
     claim     the conversation's turn, as for any message (chat/gateway/replies.py)
     generate  the reply of the conversation's submission and that of a rival, side by side; sides are drawn at random
-    record    store the battle, then the turn with the reply of the conversation's submission
+    record    store the battle, then the turn, which goes on with either reply until the user votes, drawn at random
+
+So nothing tells an app which side is the conversation's own: not what is answered, nor the message, its edits or times.
 
 A rival that fails, or that there is none of, leaves an ordinary reply. If the conversation's own submission fails, so does
 the turn. The rival waits for a place, is counted and is paid for as any reply of its submission.
@@ -152,12 +154,13 @@ class BattleService:
     ) -> Battle:
         """Store the battle first: a turn that is stored has its battle then, whatever happens in between."""
         is_battle = len(whole) == len(SIDES)
+        stands = SIDES[secrets.randbelow(2)] if is_battle else own
 
         async def told(reply: Reply) -> Battle:
             assert reply.message_id is not None
             if is_battle and assigned is not None:
                 rival = assigned.live
-                row = self._row(battle_id, turn, own, live, rival, whole, reply.message_id)
+                row = self._row(battle_id, turn, own, stands, live, rival, whole, reply.message_id)
                 if isinstance(assigned.decision, RivalRecord):
                     row.decision = assigned.decision
                 async with self._database.write() as session:
@@ -168,17 +171,19 @@ class BattleService:
                 message_id=reply.message_id,
                 a=_shown(whole.get("a")),
                 b=_shown(whole.get("b")),
-                continues_from=own,
+                continues_from=stands,
                 ask_for_feedback=reply.ask_for_feedback,
             )
 
-        return await self._replies.record(turn, whole[own], told)
+        shown = whole[stands].content if is_battle else None
+        return await self._replies.record(turn, whole[own], told, shown)
 
     def _row(
         self,
         battle_id: str,
         turn: ClaimedTurn,
         own: Side,
+        stands: Side,
         live: LiveSubmission,
         rival: LiveSubmission,
         whole: dict[Side, Generated],
@@ -197,7 +202,7 @@ class BattleService:
             a_finish_reason=whole["a"].finish_reason,
             b_finish_reason=whole["b"].finish_reason,
             own_side=own,
-            continues_from=own,
+            continues_from=stands,
             created_at=self._clock.now(),
         )
 

@@ -144,7 +144,8 @@ class ConversationEditor:
     ) -> bool:
         """Within the caller's transaction: have the last reply read so, or with None in the model's own words again.
 
-        False where the conversation has gone on or a reply is being written. What is measured is the model's own words.
+        False where the conversation has gone on or a reply is being written. What is measured is the model's own words. The message
+        says nothing of it, so that nobody learns which words are its own.
         """
         if not await queries.change_messages(session, conversation_id, self._clock.now()):
             return False
@@ -153,9 +154,8 @@ class ConversationEditor:
         if row is None:
             return False
         own = row.content if row.original is None else row.original
-        row.original = None if content is None else own
+        row.original = own
         row.content = own if content is None else content
-        row.edited_at = None if content is None else self._clock.now()
         await session.flush()
         await self._tell(session, conversation_id)
         return True

@@ -483,7 +483,8 @@ def _is_replaced(before: MessageRow | None) -> bool:
 
 
 def read_message(row: MessageRow, is_regenerated: bool = False) -> Message:
-    has_timings = row.ttft_ms is not None and row.total_ms is not None
+    is_own = row.original is None  # times would tell which of a battle's two replies it is
+    has_timings = row.ttft_ms is not None and row.total_ms is not None and is_own
     return Message(
         id=row.id,
         sender=row.sender,

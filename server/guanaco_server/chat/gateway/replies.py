@@ -274,15 +274,17 @@ class ReplyService:
         turn: ClaimedTurn,
         generated: Generated,
         tell: Callable[[Reply], Awaitable[Told]],
+        shown: str | None = None,
     ) -> Told:
         """Store the turn with its reply, and return the answer that ``tell`` makes of it.
 
-        A request with an Idempotency-Key is answered with it from then on. ``tell`` may store something of its own before.
+        With ``shown`` the conversation goes on with that text; what is measured is the model's own words. A request with an
+        Idempotency-Key is answered with it from then on. ``tell`` may store something of its own before.
         """
         history = turn.history
         reply = NewReply(
             f"msg_{secrets.token_hex(16)}",
-            generated.content,
+            generated.content if shown is None else shown,
             self._clock.now(),
             generated.finish_reason,
             generated.usage.prompt_tokens,
@@ -290,6 +292,7 @@ class ReplyService:
             generated.timings.ttft_ms,
             generated.timings.total_ms,
             generated.reward_score,
+            None if shown is None else generated.content,
         )
         told = await tell(
             Reply(

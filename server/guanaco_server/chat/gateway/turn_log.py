@@ -69,6 +69,7 @@ class NewReply(NewMessage):
     ttft_ms: float
     total_ms: float
     reward_score: float | None = None
+    original: str | None = None  # the model's own words, where others are or may be shown
 
 
 @dataclass(frozen=True, slots=True)

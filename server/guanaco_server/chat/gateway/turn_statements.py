@@ -109,6 +109,7 @@ def _rows(turn: EndedTurn, count: int) -> list[MessageRow]:
                 ttft_ms=turn.reply.ttft_ms,
                 total_ms=turn.reply.total_ms,
                 reward_score=turn.reply.reward_score,
+                original=turn.reply.original,
             )
         )
     return rows
@@ -156,16 +157,18 @@ IS_HELD = """(
 STORED = """stored AS (
     INSERT INTO messages (
         id, conversation_id, position, sender, content, created_at, is_deleted, finish_reason,
-        prompt_tokens, completion_tokens, ttft_ms, total_ms, reward_score, lore, recalled, summary
+        prompt_tokens, completion_tokens, ttft_ms, total_ms, reward_score, lore, recalled, summary,
+        original
     )
     SELECT m.id, m.conversation_id, given_back.message_count - m.before_last, m.sender, m.content,
         m.created_at, false, m.finish_reason, m.prompt_tokens, m.completion_tokens, m.ttft_ms, m.total_ms,
         m.reward_score, m.lore, m.recalled,
-        CASE WHEN NOT given_back.is_changed THEN m.summary END
+        CASE WHEN NOT given_back.is_changed THEN m.summary END, m.original
     FROM jsonb_to_recordset($2::jsonb) AS m(
         id text, conversation_id text, before_last int, sender text, content text,
         created_at timestamptz, finish_reason text, prompt_tokens int, completion_tokens int,
-        ttft_ms float8, total_ms float8, reward_score float8, lore jsonb, recalled jsonb, summary jsonb
+        ttft_ms float8, total_ms float8, reward_score float8, lore jsonb, recalled jsonb, summary jsonb,
+        original text
     ) JOIN given_back ON given_back.id = m.conversation_id
 )"""
 
@@ -327,6 +330,7 @@ def _reply(conversation_id: str, reply: NewReply) -> dict[str, Any]:
         "finish_reason": reply.finish_reason,
         "prompt_tokens": reply.prompt_tokens,
         "completion_tokens": reply.completion_tokens,
+        "original": reply.original,
         "ttft_ms": reply.ttft_ms,
         "total_ms": reply.total_ms,
         "reward_score": reply.reward_score,
