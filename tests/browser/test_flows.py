@@ -218,10 +218,14 @@ async def test_a_reply_is_stopped_swiped_judged_and_its_question_edited(site: Si
     assert visit.complaints == []
 
 
-async def test_two_answers_stand_side_by_side_and_one_is_chosen(site: Site) -> None:
+async def allow_battles(site: Site) -> None:
     rules = {"name": "Open", "starts_at": "2000-01-01T00:00:00Z", "duels": {"battles": True}}
     await site.world.competitions.put("open", CompetitionRequest.model_validate(rules))
     await site.world.routing.refresh()
+
+
+async def test_two_answers_stand_side_by_side_and_one_is_chosen(site: Site) -> None:
+    await allow_battles(site)
     site.world.model_server.scripts = [Script(pieces=("Port **side**.",)), Script(pieces=("Starboard.",))]  # fmt: skip
     visit = await site.visit()
     page = await visit.agree_and_talk()
@@ -244,16 +248,102 @@ async def test_two_answers_stand_side_by_side_and_one_is_chosen(site: Site) -> N
     assert visit.complaints == []
 
 
-async def test_who_leaves_without_a_rating_is_asked_once(site: Site) -> None:
+async def test_a_battle_survives_a_reload_and_is_stopped(site: Site) -> None:
+    await allow_battles(site)
+    go_on = asyncio.Event()
+    site.world.model_server.scripts = [Script((word, " more"), go_on=go_on) for word in ("Port", "Star")]  # fmt: skip
+    visit = await site.visit(size=PHONE)
+    page = await visit.agree_and_talk()
+    await page.get_by_label("Your message").fill("Which way?")
+    await page.get_by_role("button", name="Two answers").click()
+    sides = page.locator(".battle .said")
+    await expect(sides.filter(has_text=re.compile("Port|Star"))).to_have_count(2)
+    await page.reload()
+    await expect(page.locator(".user .said")).to_have_text(["Which way?"])
+    await expect(sides.filter(has_text=re.compile("Port|Star"))).to_have_count(2)
+    await page.get_by_role("button", name="Stop").click()
+    await expect(page.get_by_role("button", name="The first")).to_be_focused()
+    assert sorted(await sides.all_inner_texts()) == ["Port", "Star"]
+    await page.get_by_role("button", name="The first").click()
+    await expect(page.locator(".message")).to_have_count(3)
+    assert visit.complaints == []
+
+
+@pytest.mark.parametrize("button", ["Send", "Two answers"])
+async def test_words_that_find_no_connection_are_given_back(site: Site, button: str) -> None:
+    await allow_battles(site)
     visit = await site.visit()
     page = await visit.agree_and_talk()
+    await page.context.set_offline(True)
+    await page.get_by_label("Your message").fill("Ahoy")
+    await page.get_by_role("button", name=button).click()
+    await expect(page.locator("#problem")).to_contain_text("The connection broke.")
+    await expect(page.get_by_label("Your message")).to_have_value("Ahoy")
+    await expect(page.locator(".user")).to_have_count(0)
+    await page.context.set_offline(False)
+    await expect(page.get_by_role("button", name="Stop")).to_be_visible()
+
+
+async def test_what_the_server_says_to_a_vote_is_shown(site: Site) -> None:
+    await allow_battles(site)
+    site.world.model_server.scripts = [Script(("Port.",)), Script(("Starboard.",))]
+    visit = await site.visit()
+    page = await visit.agree_and_talk()
+    await page.get_by_label("Your message").fill("Which way?")
+    await page.get_by_role("button", name="Two answers").click()
+    first = page.get_by_role("button", name="The first")
+    await first.evaluate("button => { button.value = 'nonsense'; }")
+    await first.click()
+    await expect(page.locator("#problem")).to_have_text("Say which answer is better.")
+
+
+async def test_who_leaves_without_a_rating_is_asked_once(site: Site) -> None:
+    for name in ("Back to the characters", "Characters", "Guanaco"):
+        visit = await site.visit()
+        page = await visit.agree_and_talk()
+        for text in ("One", "Two", "Three"):
+            await visit.say(text)
+        await page.get_by_role("link", name=name, exact=True).click()
+        await expect(page.get_by_text("Before you go: how was it?")).to_be_visible()
+        good = page.get_by_role("button", name="I liked it", exact=True)
+        await expect(good).to_be_focused()
+        await page.get_by_role("link", name=name, exact=True).click()
+        await expect(page.get_by_role("heading", name="Choose a character")).to_be_visible()
+        assert visit.asked_to_stay == 0
+
+
+async def test_whoever_closes_the_page_is_asked_once_and_keeps_unsent_words(site: Site) -> None:
+    visit = await site.visit()
+    page = await visit.agree_and_talk()
+    await page.get_by_label("Your message").fill("Not sent yet")
+    await page.reload()
+    assert visit.asked_to_stay == 1, "there are words that were not sent"
     for text in ("One", "Two", "Three"):
         await visit.say(text)
-    await page.get_by_role("link", name="Back to the characters").click()
-    await expect(page.get_by_text("Before you go: how was it?")).to_be_visible()
-    await expect(page.get_by_role("button", name="I liked it", exact=True)).to_be_focused()
-    await page.get_by_role("link", name="Back to the characters").click()
-    await expect(page.get_by_role("heading", name="Choose a character")).to_be_visible()
+    await page.reload()
+    await page.get_by_label("Your message").click()
+    await page.reload()
+    assert visit.asked_to_stay == 2, "for a rating only once"
+
+
+async def test_a_changed_rating_keeps_its_words(site: Site) -> None:
+    visit = await site.visit(size=PHONE)
+    page = await visit.agree_and_talk()
+    await visit.say("Ahoy")
+    await page.get_by_text("Add words").click()
+    await page.get_by_label("A few words, if you like").fill("She knows the way.")
+    await page.get_by_label("may be shown on the model's public page").check()
+    await page.get_by_role("button", name="Save the words").click()
+    words = page.locator("#words")
+    await expect(words).to_have_accessible_description(re.compile("words alone are no rating"))
+    assert await visit.violations() == []
+    await page.get_by_role("button", name="I liked it").click()
+    await page.get_by_role("button", name="I did not like it").click()
+    await expect(page.locator(".rating button[aria-pressed]")).to_have_attribute("value", "down")
+    await page.get_by_text("Change your words").click()
+    await expect(words).to_have_value("She knows the way.")
+    await expect(page.get_by_label("may be shown on the model's public page")).to_be_checked()
+    assert [said for said in visit.complaints if "422" not in said] == []
 
 
 async def test_a_message_that_never_arrived_is_given_back(site: Site) -> None:

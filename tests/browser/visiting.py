@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from playwright.async_api import Browser, BrowserContext, Page, Response
+from playwright.async_api import Browser, BrowserContext, Dialog, Page, Response
 
 from guanaco.accounts import Role
 from tests.fixtures.web import WebWorld
@@ -87,12 +87,13 @@ class Visit:
     page: Page
     complaints: list[str] = field(default_factory=list)
     answers: list[Response] = field(default_factory=list)
+    asked_to_stay: int = 0
 
     def watch(self) -> None:
         host = urlsplit(self.url).netloc
         self.page.on("console", lambda message: self._note(message.type, message.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.complaints.append(f"dialog: {dialog.message}"))
+        self.page.on("dialog", self._answer)
         self.page.on("response", lambda answer: self.answers.append(answer))
         self.page.on(
             "request",
@@ -153,6 +154,14 @@ class Visit:
         await self.page.keyboard.press("Enter")
         reply = self.page.locator(".bot[data-reply]:not(.writing)").nth(replies)
         await reply.locator(".tools").wait_for()
+
+    async def _answer(self, dialog: Dialog) -> None:
+        """Leave the page where the browser asks whether to; no page of ours has another dialog."""
+        if dialog.type == "beforeunload":
+            self.asked_to_stay += 1
+        else:
+            self.complaints.append(f"dialog: {dialog.message}")
+        await dialog.accept()
 
     def _note(self, kind: str, text: str) -> None:
         if kind in ("error", "warning"):

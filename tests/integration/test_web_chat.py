@@ -19,7 +19,7 @@ from guanaco_server.web import ongoing
 from guanaco_server.web.beta_chat import Visitor
 from guanaco_server.web.bots import read_bots
 from guanaco_server.web.guards import CHAT_COOKIE
-from guanaco_server.web.ongoing import OngoingReplies
+from guanaco_server.web.ongoing import OngoingReplies, Piece, Said
 from guanaco_server.web.pages.chat import CONSENTS, CONSENTS_A_DAY, DAY_S, WITHIN_S
 from tests.fixtures.cards import V2, card_png
 from tests.fixtures.web import WebWorld
@@ -128,6 +128,42 @@ async def test_a_streamed_reply_tells_text_and_nothing_else(world: WebWorld) -> 
     for headers in (stream, {}):
         gone = await client.post(f"{path}/messages", data=fields, headers=headers)
         assert "secret-name" not in gone.text
+
+
+async def test_no_chat_page_links_to_the_leaderboard(world: WebWorld) -> None:
+    await world.publish(await world.account(Role.DEVELOPER, "ada"))
+    pages = [await browser(world).get("/chat")]
+    client, path = await chatting(world)
+    for where in ("/chat", path, "/chat/forget", "/chat/nothing", f"{path}/picture"):
+        pages.append(await client.get(where))
+    pages.append(await client.post(f"{path}/messages", data={"content": "Ahoy"}))
+    pages.append(await send(client, f"{path}/rating", {"thumb": ""}, path))
+    pages.append(await send(client, "/chat/forget", page="/chat"))
+    assert [page.status_code for page in pages] == [200, 200, 200, 200, 404, 404, 403, 422, 200]
+    assert not [page.url for page in pages if re.search(r'href="/(?!chat|static)', page.text)]
+
+
+async def test_a_changed_thumb_keeps_the_words_and_their_consent(world: WebWorld) -> None:
+    await world.publish(await world.account(Role.DEVELOPER, "ada"))
+    client, path = await chatting(world)
+    await send(client, f"{path}/messages", {"content": "Ahoy"}, path)
+    words = {"text": "She knows the way.", "may_be_quoted": "yes"}
+    alone = await send(client, f"{path}/rating", words, path)
+    assert alone.status_code == 422
+    assert 'id="words-problem" role="alert">Choose thumbs up or thumbs down' in alone.text
+    assert ">She knows the way.</textarea>" in alone.text, "nothing is lost"
+    await send(client, f"{path}/rating", {"thumb": "up", **words}, path)
+    page = (await client.get(path)).text
+    assert ">She knows the way.</textarea>" in page
+    assert 'value="yes" checked' in page
+    await send(client, f"{path}/rating", {"thumb": "down"}, path)
+    rating = (await world.web.chat.read(*await _visitor(world, client, path))).rating
+    assert rating is not None
+    assert (rating.thumbs_up, rating.text, rating.may_be_quoted) == (False, words["text"], True)
+    await send(client, f"{path}/rating", {"thumb": "", "text": "Less so."}, path)
+    rating = (await world.web.chat.read(*await _visitor(world, client, path))).rating
+    assert rating is not None
+    assert (rating.thumbs_up, rating.text, rating.may_be_quoted) == (False, "Less so.", False)
 
 
 async def test_a_chat_is_its_visitors_alone(world: WebWorld) -> None:
@@ -253,11 +289,13 @@ async def test_replies_are_swiped_judged_and_answered_anew(world: WebWorld) -> N
     assert "no longer your last message" in stale.text
 
 
-async def _begin(client: httpx.AsyncClient, path: str) -> asyncio.Task[httpx.Response]:
+async def _begin(
+    client: httpx.AsyncClient, path: str, action: str = "messages"
+) -> asyncio.Task[httpx.Response]:
     """Send a message; the answer comes when the reply has ended."""
     fields = {"content": "Hello", "turn": TURN, "form_token": await token(client, path)}
     stream = {"Accept": "text/event-stream"}
-    return asyncio.create_task(client.post(f"{path}/messages", data=fields, headers=stream))
+    return asyncio.create_task(client.post(f"{path}/{action}", data=fields, headers=stream))
 
 
 async def _stop(client: httpx.AsyncClient, path: str) -> None:
@@ -266,7 +304,7 @@ async def _stop(client: httpx.AsyncClient, path: str) -> None:
 
 async def _has_written(world: WebWorld, path: str, text: str) -> bool:
     reply = world.web.ongoing.of(path.rpartition("/")[2])
-    return reply is not None and reply.text == text
+    return reply is not None and sorted(reply.text) == sorted(text)
 
 
 async def _is_asked(world: WebWorld) -> bool:
@@ -320,6 +358,61 @@ async def test_two_answers_are_compared_blindly_and_the_better_continues(world: 
     assert shown[0] not in page
     assert "Which is better?" not in page
     assert "secret" not in page
+
+
+async def test_a_battle_is_followed_by_two_pages_from_its_beginning(world: WebWorld) -> None:
+    go_on = asyncio.Event()
+    world.model_server.scripts = [Script((letter, "."), go_on=go_on) for letter in "LR"]
+    await with_battles(world, "secret-one_v1", "secret-two_v1")
+    client, path = await chatting(world)
+    begun = await _begin(client, path, "battle")
+    await eventually(partial(_has_written, world, path, "LR"))
+    visitor, conversation_id = await _visitor(world, client, path)
+    followed = await world.web.chat.follow(visitor, conversation_id, "")
+    go_on.set()
+    *pieces, said = [event async for event in followed]
+    texts = {"a": "", "b": ""}
+    for piece in pieces:
+        assert isinstance(piece, Piece)
+        assert piece.side is not None
+        texts[piece.side] += piece.text
+    assert sorted(texts.values()) == ["L.", "R."]
+    assert isinstance(said, Said)
+    assert said.is_battle
+    answer = (await begun).text
+    assert '"side"' in answer
+    assert '"battle"' in answer
+
+
+async def test_a_stopped_battle_keeps_what_both_have_written(world: WebWorld) -> None:
+    scripts = [Script((f"{letter}eft,", " there"), go_on=asyncio.Event()) for letter in "LR"]
+    world.model_server.scripts = [*scripts]
+    await with_battles(world, "secret-one_v1", "secret-two_v1")
+    client, path = await chatting(world)
+    begun = await _begin(client, path, "battle")
+    await eventually(partial(_has_written, world, path, "Left,Reft,"))
+    await _stop(client, path)
+    assert '"battle":true' in (await begun).text.replace(" ", "")
+    page = (await client.get(path)).text
+    assert "Which is better?" in page
+    assert ">Left,</div>" in page
+    assert ">Reft,</div>" in page
+
+
+async def test_a_stopped_battle_does_not_wait_for_a_silent_side(world: WebWorld) -> None:
+    world.model_server.silent = {"http://silent"}
+    await with_battles(world, "secret-one_v1", "secret-two_v1")
+    world.model_server.scripts = [Script(("Ahoy,", " there"), go_on=asyncio.Event())]
+    client, path = await chatting(world)
+    world.deployments.note_replicas("secret-two_v1", ("http://silent",))
+    await world.routing.refresh()
+    begun = await _begin(client, path, "battle")
+    await eventually(partial(_has_written, world, path, "Ahoy,"))
+    await _stop(client, path)
+    await begun
+    messages = (await world.web.chat.read(*await _visitor(world, client, path))).messages
+    assert [message.content for message in messages] in (["Hello", "Ahoy,"], ["Hello"])
+    assert "Which is better?" not in (await client.get(path)).text
 
 
 async def test_without_a_rival_a_battle_is_an_ordinary_reply(world: WebWorld) -> None:

@@ -8,6 +8,9 @@ So nothing tells an app which side is the conversation's own: not what is answer
 
 A rival that fails, or that there is none of, leaves an ordinary reply. If the conversation's own submission fails, so does
 the turn. The rival waits for a place, is counted and is paid for as any reply of its submission.
+
+A user who stops a battle keeps what both have written. A reply that had not begun is not written: without the rival's
+it is an ordinary reply, without the own one the message stays unanswered.
 """
 
 from __future__ import annotations
@@ -21,13 +24,14 @@ from dataclasses import dataclass
 
 from guanaco.chat import Reply
 from guanaco.duels import Battle, BattleReply, BattleRequest, Side
-from guanaco.errors import BattlesOff, GuanacoError
+from guanaco.errors import BattlesOff, Conflict, GuanacoError
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.conversations import records as chat_records
 from guanaco_server.chat.conversations.history import History
 from guanaco_server.chat.conversations.service import REPEATABLE_FOR
 from guanaco_server.chat.gateway.generation import Generated, Pieces
 from guanaco_server.chat.gateway.replies import ClaimedTurn, ReplyService, show_memory
+from guanaco_server.chat.gateway.stopping import Stop
 from guanaco_server.database.database import Database
 from guanaco_server.duels import queries
 from guanaco_server.duels.tables import BattleRow
@@ -52,6 +56,23 @@ BattleEvents = AsyncGenerator[SidePieces | Battle, None]
 _Arrived = tuple[Side, Pieces | Generated | BaseException]
 
 
+class BattleStop:
+    """Ends both replies of a battle where they are."""
+
+    def __init__(self) -> None:
+        self.arrived: asyncio.Queue[_Arrived] = asyncio.Queue()  # a reply's length bounds it
+        self.begun: set[Side] = set()
+        self.sides: dict[Side, Stop] = {side: Stop() for side in SIDES}
+
+    def give(self) -> None:
+        """Keep what is written; a reply that has not begun is not waited for any more."""
+        for side, stop in self.sides.items():
+            if side in self.begun:
+                stop.give()
+            else:
+                self.arrived.put_nowait((side, Conflict("The reply was stopped.")))
+
+
 class BattleService:
     def __init__(
         self, database: Database, clock: Clock, routing: RoutingService, replies: ReplyService
@@ -66,9 +87,13 @@ class BattleService:
         return self._routing.has_battles(competition_id)
 
     async def battle(
-        self, account: Account, conversation_id: str, request: BattleRequest
+        self,
+        account: Account,
+        conversation_id: str,
+        request: BattleRequest,
+        stop: BattleStop | None = None,
     ) -> BattleEvents:
-        """Claim the turn, and return the events of both replies.
+        """Claim the turn, and return the events of both replies, which ``stop`` ends.
 
         Raises:
             BattlesOff: The conversation's competition has no battles, or it is part of an experiment.
@@ -78,14 +103,13 @@ class BattleService:
         if history.variant is not None or not self._routing.has_battles(history.competition):
             await self._replies.release(turn, keeps_question=False)
             raise BattlesOff(history.competition)
-        return self._fight(turn)
+        return self._fight(turn, stop or BattleStop())
 
-    async def _fight(self, turn: ClaimedTurn) -> BattleEvents:
+    async def _fight(self, turn: ClaimedTurn, stop: BattleStop) -> BattleEvents:
         history = turn.history
         own = SIDES[secrets.randbelow(2)]
         other: Side = "b" if own == "a" else "a"
         is_recorded = False
-        arrived: asyncio.Queue[_Arrived] = asyncio.Queue(1)
         tasks: list[asyncio.Task[None]] = []
         try:
             live = await self._replies.target(history)
@@ -96,12 +120,14 @@ class BattleService:
             rival = None if assigned is None else assigned.live
             whole: dict[Side, Generated] = {}
             waiting = {own}
-            tasks.append(asyncio.create_task(self._run(own, turn, live, arrived)))
+            tasks.append(asyncio.create_task(self._run(own, turn, live, stop)))
             if rival is not None:
                 waiting.add(other)
-                tasks.append(asyncio.create_task(self._run(other, turn, rival, arrived)))
+                tasks.append(asyncio.create_task(self._run(other, turn, rival, stop)))
             while waiting:
-                side, piece = await arrived.get()
+                side, piece = await stop.arrived.get()
+                if side not in waiting:
+                    continue
                 if isinstance(piece, BaseException):
                     if side == own:
                         raise piece
@@ -132,16 +158,17 @@ class BattleService:
             return await queries.met(session, history.submission_id, conversations)
 
     async def _run(
-        self, side: Side, turn: ClaimedTurn, live: LiveSubmission, arrived: asyncio.Queue[_Arrived]
+        self, side: Side, turn: ClaimedTurn, live: LiveSubmission, stop: BattleStop
     ) -> None:
         """Put a side's pieces into the queue, then its whole reply or what went wrong."""
         try:
-            pieces = await self._replies.generate(turn, live)
+            pieces = await self._replies.generate(turn, live, stop=stop.sides[side])
             async with aclosing(pieces):
                 async for piece in pieces:
-                    await arrived.put((side, piece))
+                    stop.begun.add(side)
+                    stop.arrived.put_nowait((side, piece))
         except Exception as error:  # noqa: BLE001 - the reader of the queue raises or logs it
-            await arrived.put((side, error))
+            stop.arrived.put_nowait((side, error))
 
     async def _record(
         self,

@@ -35,11 +35,12 @@ from guanaco.errors import (
     NewerVersionNeeded,
     NotFound,
     NothingToRegenerate,
+    NotRated,
     RatingSettled,
     TooManyAttempts,
     Unavailable,
 )
-from guanaco.feedback import ErasureRequest, FeedbackRequest
+from guanaco.feedback import ErasureRequest, FeedbackRequest, Rating
 from guanaco_server.accounts.service import Account, AccountService
 from guanaco_server.characters.service import CastCharacter, CharacterService, File
 from guanaco_server.chat.conversations.editing import ConversationEditor
@@ -47,7 +48,7 @@ from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.chat.gateway.replies import ReplyService
 from guanaco_server.chat.gateway.stopping import Stop
 from guanaco_server.database.database import Database
-from guanaco_server.duels.battling import BattleService
+from guanaco_server.duels.battling import BattleService, BattleStop
 from guanaco_server.duels.service import DuelService
 from guanaco_server.feedback.erasure import ErasedUser, ErasureService
 from guanaco_server.feedback.service import FeedbackService
@@ -56,7 +57,6 @@ from guanaco_server.web import queries
 from guanaco_server.web.bots import StoredBot, WebBot
 from guanaco_server.web.ongoing import (
     FollowedEvents,
-    OngoingBattle,
     OngoingReplies,
     OngoingReply,
     Said,
@@ -111,14 +111,15 @@ class Chat:
     conversation_id: str
     bot: Bot
     messages: Sequence[Message]
-    thumbs_up: bool | None
+    rating: Rating | None = None
     has_picture: bool = False
-
     swipes: Sequence[Message] = ()  # all replies to the last message, of which one is shown
     may_battle: bool = False
-    battle: BattleRecord | None = (
-        None  # of the last message, until the user has said which reply is better
-    )
+    battle: BattleRecord | None = None  # of the last message, until the user has voted on it
+
+    @property
+    def thumbs_up(self) -> bool | None:
+        return self.rating.thumbs_up if self.rating is not None else None
 
     @property
     def has_reply(self) -> bool:
@@ -284,12 +285,18 @@ class BetaChat:
             conversation_id,
             found.bot,
             shown,
-            row.thumbs_up,
+            await self._rating(conversation_id) if row.thumbs_up is not None else None,
             found.character is not None and await self._has_picture(found.character),
             _swipes(found.messages),
             self._battles.are_on(OPEN),
             await self._open_battle(conversation_id, shown),
         )
+
+    async def _rating(self, conversation_id: str) -> Rating | None:
+        try:
+            return await self._feedback.read(await self._account(), conversation_id)
+        except NotRated:
+            return None  # withdrawn over the API
 
     async def _open_battle(
         self, conversation_id: str, shown: Sequence[Message]
@@ -303,13 +310,15 @@ class BetaChat:
         return newest if is_open and newest and newest.message_id == shown[-1].id else None
 
     async def battle(
-        self, visitor: Visitor, conversation_id: str, request: BattleRequest
-    ) -> OngoingBattle:
+        self, visitor: Visitor, conversation_id: str, request: BattleRequest, turn: str = ""
+    ) -> OngoingReply:
         """Have two models answer the message, side by side; where only one can, it is an ordinary reply."""
         await self._require_own(visitor, conversation_id)
+        stop = BattleStop()
         with _blind():
-            events = await self._battles.battle(await self._account(), conversation_id, request)
-        return self._ongoing.begin_battle(_blinded(events))
+            account = await self._account()
+            events = await self._battles.battle(account, conversation_id, request, stop)
+        return self._ongoing.begin_battle(conversation_id, _blinded(events), stop, turn)
 
     async def vote(
         self, visitor: Visitor, conversation_id: str, battle_id: str, request: DuelVoteRequest
@@ -407,7 +416,8 @@ class BetaChat:
         """Rate the conversation, or change its rating while that is possible."""
         row = await self._require_own(visitor, conversation_id)
         with _blind():
-            if row.thumbs_up is None:
+            is_new = row.thumbs_up is None or await self._rating(conversation_id) is None
+            if is_new:
                 await self._feedback.rate(await self._account(), conversation_id, request)
             else:
                 await self._feedback.change(await self._account(), conversation_id, request)

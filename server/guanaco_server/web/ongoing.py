@@ -22,11 +22,12 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from guanaco.chat import Reply
+from guanaco.duels import Battle, Side
 from guanaco.errors import GuanacoError, Unavailable
 from guanaco_server.chat.gateway.replies import ReplyEvents
 from guanaco_server.chat.gateway.stopping import Stop
 from guanaco_server.database.database import Database
-from guanaco_server.duels.battling import BattleEvents, SidePieces
+from guanaco_server.duels.battling import BattleEvents, BattleStop, SidePieces
 from guanaco_server.http.errors import internal_fault
 from guanaco_server.web import queries
 
@@ -37,41 +38,58 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
+class Piece:
+    """Text that was added to a reply, in a battle to that of one side."""
+
+    text: str
+    side: Side | None = None
+
+
+@dataclass(frozen=True)
 class Said:
-    """A whole reply, as a page shows it; with ``asks_for_rating`` the competition would like to have a rating now."""
+    """A whole reply, as a page shows it; with ``asks_for_rating`` the competition would like to have a rating now.
+
+    Of a battle there is no text: the page reads both replies, to choose from, from the record.
+    """
 
     message_id: str
     text: str
     asks_for_rating: bool = False
+    is_battle: bool = False
 
 
 NOTHING = Said("", "")  # how a reply ends that was stopped before it began
-FollowedEvents = AsyncGenerator[str | Said | None, None]
+FollowedEvents = AsyncGenerator[Piece | Said | None, None]
 
 
 class OngoingReply:
-    """One reply: the text until now, and how it ended. ``turn`` is the page's name of it; without one it is never stopped."""
+    """A reply, or the two of a battle: the text until now, and how it ended.
 
-    def __init__(self, turn: str, stop: Stop) -> None:
+    ``turn`` is the page's name of it; without one it is never stopped.
+    """
+
+    def __init__(self, turn: str, stop: Stop | BattleStop) -> None:
         self.turn = turn
         self._stop = stop
+        self._is_stopped = False
         self._task: asyncio.Task[None] | None = None
-        self._text = ""
+        self._texts: dict[Side | None, str] = {}
         self._end: Said | GuanacoError | None = None
         self._changed = asyncio.Event()
 
     @property
     def text(self) -> str:
         """Return what is written until now."""
-        return self._text
+        return "".join(self._texts.values())
 
-    def add(self, text: str) -> None:
-        self._text += text
+    def add(self, text: str, side: Side | None = None) -> None:
+        self._texts[side] = self._texts.get(side, "") + text
         self._tell()
 
     def end(self, how: Said | GuanacoError) -> None:
         if self._end is None:
-            self._end = how
+            is_unwritten = self._is_stopped and isinstance(how, GuanacoError)
+            self._end = NOTHING if is_unwritten else how
             self._tell()
 
     def write(self, task: asyncio.Task[None]) -> None:
@@ -80,7 +98,8 @@ class OngoingReply:
 
     def stop(self) -> None:
         """Keep what is written, or write nothing at all."""
-        if self._text:
+        self._is_stopped = True
+        if self._texts:
             self._stop.give()
         elif self._task is not None:
             self.end(NOTHING)
@@ -92,57 +111,30 @@ class OngoingReply:
         Raises:
             GuanacoError: The reply failed.
         """
-        told = 0
+        told: dict[Side | None, int] = {}
         while True:
             changed = self._changed
-            if len(self._text) > told:
-                new, told = self._text[told:], len(self._text)
-                yield new
-            elif isinstance(self._end, GuanacoError):
+            new = {side: text[told.get(side, 0) :] for side, text in self._texts.items()}
+            told = {side: len(text) for side, text in self._texts.items()}
+            for side, text in new.items():
+                if text:
+                    yield Piece(text, side)
+            if self._changed is not changed:
+                continue
+            if isinstance(self._end, GuanacoError):
                 raise self._end
-            elif self._end is not None:
+            if self._end is not None:
                 yield self._end
                 return
-            else:
-                try:
-                    async with asyncio.timeout(HEARTBEAT_S):
-                        await changed.wait()
-                except TimeoutError:
-                    yield None
+            try:
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await changed.wait()
+            except TimeoutError:
+                yield None
 
     def _tell(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-
-
-class OngoingBattle:
-    """Two replies that are being written side by side; who follows them reads them once, from the beginning."""
-
-    def __init__(self) -> None:
-        self._told: asyncio.Queue[SidePieces | GuanacoError | None] = asyncio.Queue()
-
-    def add(self, what: SidePieces | GuanacoError | None) -> None:
-        """Tell pieces, the error that ended it, or None at its end."""
-        self._told.put_nowait(what)
-
-    async def follow(self) -> AsyncGenerator[SidePieces | None, None]:
-        """Yield pieces of both sides, and None while nothing comes for a while.
-
-        Raises:
-            GuanacoError: It failed.
-        """
-        while True:
-            try:
-                async with asyncio.timeout(HEARTBEAT_S):
-                    told = await self._told.get()
-            except TimeoutError:
-                yield None
-                continue
-            if isinstance(told, GuanacoError):
-                raise told
-            if told is None:
-                return
-            yield told
 
 
 class OngoingReplies:
@@ -158,33 +150,25 @@ class OngoingReplies:
         self, conversation_id: str, events: ReplyEvents, stop: Stop, turn: str
     ) -> OngoingReply:
         """Read the events in a task of their own. A conversation has one turn at a time, so nothing is replaced."""
-        reply = self._replies[conversation_id] = OngoingReply(turn, stop)
-        task = self._start(self._read(conversation_id, reply, events))
-        reply.write(task)
+        reply = OngoingReply(turn, stop)
+        return self._begin(conversation_id, reply, self._read(conversation_id, reply, events))
+
+    def begin_battle(
+        self, conversation_id: str, events: BattleEvents, stop: BattleStop, turn: str
+    ) -> OngoingReply:
+        """Read the events of a battle, likewise."""
+        reply = OngoingReply(turn, stop)
+        work = self._read_battle(conversation_id, reply, events)
+        return self._begin(conversation_id, reply, work)
+
+    def _begin(
+        self, conversation_id: str, reply: OngoingReply, work: Coroutine[Any, Any, None]
+    ) -> OngoingReply:
+        self._replies[conversation_id] = reply
+        reply.write(self._start(work))
         if self._looking is None or self._looking.done():
             self._looking = self._start(self._look())
         return reply
-
-    def begin_battle(self, events: BattleEvents) -> OngoingBattle:
-        """Carry a battle to its end in a task of its own."""
-        battle = OngoingBattle()
-        self._start(self._carry(battle, events))
-        return battle
-
-    async def _carry(self, battle: OngoingBattle, events: BattleEvents) -> None:
-        end: GuanacoError | None = Unavailable("The server stops.", hint="Try again in a minute.")
-        try:
-            async with aclosing(events):
-                async for event in events:
-                    if isinstance(event, SidePieces):
-                        battle.add(event)
-            end = None
-        except GuanacoError as error:
-            end = error
-        except Exception as error:  # noqa: BLE001 - whoever follows is told
-            end = internal_fault("a battle on the chat page", error)
-        finally:
-            battle.add(end)
 
     def stop(self, conversation_id: str, turn: str) -> bool:
         """Stop the reply of this turn. False where this process does not write it."""
@@ -232,6 +216,16 @@ class OngoingReplies:
                 else:
                     reply.add("".join(event))
 
+    async def _read_battle(
+        self, conversation_id: str, reply: OngoingReply, events: BattleEvents
+    ) -> None:
+        async with self._kept(conversation_id, reply), aclosing(events):
+            async for event in events:
+                if isinstance(event, SidePieces):
+                    reply.add("".join(event.texts), event.side)
+                else:
+                    reply.end(_said(event))
+
     @asynccontextmanager
     async def _kept(self, conversation_id: str, reply: OngoingReply) -> AsyncIterator[None]:
         try:
@@ -244,3 +238,11 @@ class OngoingReplies:
             reply.end(Unavailable("The reply was cut off.", hint="Ask for an answer again."))
             if self._replies.get(conversation_id) is reply:
                 del self._replies[conversation_id]
+
+
+def _said(battle: Battle) -> Said:
+    """Return how a battle ends: with two replies to choose from, or with an ordinary one."""
+    own = battle.a if battle.continues_from == "a" else battle.b
+    is_battle = battle.battle_id is not None
+    text = own.content if own is not None and not is_battle else ""
+    return Said(battle.message_id, text, battle.ask_for_feedback, is_battle)

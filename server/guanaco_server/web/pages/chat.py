@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Self
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -10,15 +12,16 @@ from pydantic import ValidationError
 
 from guanaco.chat import MessageRequest
 from guanaco.duels import BattleRequest, DuelVoteRequest
-from guanaco.errors import GuanacoError, InvalidInput
+from guanaco.errors import Conflict, GuanacoError, InvalidInput
 from guanaco.errors.validation import one_sentence
-from guanaco.feedback import FeedbackRequest
+from guanaco.feedback import FeedbackRequest, Rating
 from guanaco_server.characters.service import File
-from guanaco_server.http.errors import internal_fault
+from guanaco_server.http.errors import internal_fault, status_of
 from guanaco_server.http.routes import Routes
 from guanaco_server.http.sse import HEARTBEAT, encode_event, event_stream
+from guanaco_server.web.beta_chat import Chat
 from guanaco_server.web.guards import Guest
-from guanaco_server.web.ongoing import FollowedEvents, OngoingBattle, Said
+from guanaco_server.web.ongoing import FollowedEvents, Said
 from guanaco_server.web.page_route import EVENT_STREAM
 from guanaco_server.web.rendering import SECURITY_HEADERS, see_other
 from guanaco_server.web.room import WebRoom
@@ -100,7 +103,7 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
         if guest.visitor is None:
             return see_other("/chat")
         chat = await web.chat.read(guest.visitor, conversation_id)
-        return web.pages.show(request, "chat.html", chat=chat, token=guest.form_token)
+        return _show_chat(web, request, chat, guest.form_token, RatingForm.of(chat.rating))
 
     @routes.post("/chat/{conversation_id}/messages")
     async def send(request: Request, conversation_id: str, guest: Guest = guest_of) -> Response:
@@ -129,12 +132,9 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
     async def battle(request: Request, conversation_id: str, guest: Guest = guest_of) -> Response:
         visitor = guest.require_visitor()
         content = _message(guest.fields.get("content", "")).content
-        begun = await web.chat.battle(visitor, conversation_id, BattleRequest(content=content))
-        if EVENT_STREAM in request.headers.get("accept", ""):
-            return event_stream(_sides(begun))
-        async for _ in begun.follow():
-            pass
-        return see_other(f"/chat/{conversation_id}#last")
+        asked = BattleRequest(content=content)
+        reply = await web.chat.battle(visitor, conversation_id, asked, _turn(guest))
+        return await _answer(request, conversation_id, reply.follow())
 
     @routes.post("/chat/{conversation_id}/vote")
     async def vote(conversation_id: str, guest: Guest = guest_of) -> Response:
@@ -172,22 +172,70 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
         return event_stream(_encoded(events))
 
     @routes.post("/chat/{conversation_id}/rating")
-    async def rate(conversation_id: str, guest: Guest = guest_of) -> Response:
+    async def rate(request: Request, conversation_id: str, guest: Guest = guest_of) -> Response:
         visitor = guest.require_visitor()
-        thumb = guest.fields.get("thumb", "")
-        if thumb not in ("up", "down"):
-            raise InvalidInput("Choose thumbs up or thumbs down.")
-        text = guest.fields.get("text", "").strip()
+        chat = await web.chat.read(visitor, conversation_id)
+        form = RatingForm.of(chat.rating).filled(guest.fields)
         try:
-            rating = FeedbackRequest(
-                thumbs_up=thumb == "up",
-                text=text,
-                may_be_quoted=bool(text) and guest.fields.get("may_be_quoted") == "yes",
+            await web.chat.rate(visitor, conversation_id, form.request())
+        except (InvalidInput, Conflict) as error:
+            form = replace(form, problem=" ".join(filter(None, (error.detail, error.hint))))
+            status = status_of(error)
+            return _show_chat(web, request, chat, guest.form_token, form, status)
+        return see_other(f"/chat/{conversation_id}#rating")
+
+
+@dataclass(frozen=True)
+class RatingForm:
+    """What stands in the form for a rating: what was given before, or what was sent and cannot be taken."""
+
+    thumb: str = ""
+    text: str = ""
+    may_be_quoted: bool = False
+    problem: str = ""
+
+    @classmethod
+    def of(cls, rating: Rating | None) -> Self:
+        if rating is None:
+            return cls()
+        return cls("up" if rating.thumbs_up else "down", rating.text, rating.may_be_quoted)
+
+    def filled(self, fields: dict[str, str]) -> Self:
+        """Return the form with what was sent. What was left out stays as it was."""
+        text = fields.get("text")
+        return replace(
+            self,
+            thumb=fields.get("thumb") or self.thumb,
+            text=self.text if text is None else text.strip(),
+            may_be_quoted=self.may_be_quoted
+            if text is None
+            else fields.get("may_be_quoted") == "yes",
+        )
+
+    def request(self) -> FeedbackRequest:
+        """Return the rating; InvalidInput where it is none."""
+        if self.thumb not in ("up", "down"):
+            raise InvalidInput(
+                "Choose thumbs up or thumbs down: words alone are no rating."
+                if self.text
+                else "Choose thumbs up or thumbs down."
+            )
+        if "\x00" in self.text:
+            raise InvalidInput("The words hold a character that cannot be stored.")
+        try:
+            return FeedbackRequest(
+                thumbs_up=self.thumb == "up",
+                text=self.text,
+                may_be_quoted=bool(self.text) and self.may_be_quoted,
             )
         except ValidationError as error:
             raise InvalidInput(one_sentence(error)) from None
-        await web.chat.rate(visitor, conversation_id, rating)
-        return see_other(f"/chat/{conversation_id}#rating")
+
+
+def _show_chat(
+    web: WebRoom, request: Request, chat: Chat, token: str, form: RatingForm, status: int = 200
+) -> Response:
+    return web.pages.show(request, "chat.html", status=status, chat=chat, token=token, rating=form)
 
 
 def _picture(file: File) -> Response:
@@ -213,11 +261,12 @@ async def _encoded(events: FollowedEvents) -> AsyncIterator[bytes]:
         async for event in events:
             if isinstance(event, Said):
                 done = {"text": event.text, "id": event.message_id, "rate": event.asks_for_rating}
-                yield encode_event("done", done)
+                yield encode_event("done", done | ({"battle": True} if event.is_battle else {}))
             elif event is None:
                 yield HEARTBEAT
             else:
-                yield encode_event("token", {"text": event})
+                side = {"side": event.side} if event.side else {}
+                yield encode_event("token", {"text": event.text} | side)
     except GuanacoError as error:
         yield encode_event("error", {"detail": error.detail, "hint": error.hint})
     except Exception as error:  # noqa: BLE001 - the status is sent already: the stream itself has to say it
@@ -225,20 +274,6 @@ async def _encoded(events: FollowedEvents) -> AsyncIterator[bytes]:
         yield encode_event("error", {"detail": fault.detail, "hint": None})
     finally:
         await events.aclose()
-
-
-async def _sides(battle: OngoingBattle) -> AsyncIterator[bytes]:
-    """Encode the texts of both sides as they come; then the page reads what is recorded."""
-    try:
-        async for pieces in battle.follow():
-            if pieces is None:
-                yield HEARTBEAT
-                continue
-            for text in pieces.texts:
-                yield encode_event("token", {"side": pieces.side, "text": text})
-        yield encode_event("done", {"text": ""})
-    except GuanacoError as error:
-        yield encode_event("error", {"detail": error.detail, "hint": error.hint})
 
 
 def _turn(guest: Guest) -> str:

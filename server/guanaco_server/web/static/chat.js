@@ -13,6 +13,7 @@ const TRIES = 3;
 const NEAR_PX = 120;
 const REPLIES_BEFORE_ASKING = 3;
 let isBusy = false;
+let isSending = false;
 let awaited = ""; // the name of the turn whose reply is being written
 let turns = 0;
 let follows = true; // whether the newest text is kept in sight
@@ -31,7 +32,10 @@ class Broken extends Error {} // the connection ended; the reply goes on
 
 document.addEventListener("submit", (event) => {
   const action = event.target.matches(".rewrite") ? sayOtherwise : ACTIONS[event.target.id];
-  if (!action) return;
+  if (!action) {
+    isSending = true; // a form that goes to another page takes its words along
+    return;
+  }
   event.preventDefault();
   if (!isBusy) action(event.target, event.submitter);
 });
@@ -51,7 +55,21 @@ document.addEventListener("scroll", () => {
 document.addEventListener("click", (event) => {
   if (event.target.id === "newest") toNewest();
   if (event.target.id === "stop") stop(event.target);
-  if (event.target.matches(".back") && askBeforeLeaving()) event.preventDefault();
+  const link = event.target.closest("a[href]");
+  const leaves = link && !link.hash && !link.target && !(event.ctrlKey || event.metaKey || event.shiftKey);
+  if (leaves && askBeforeLeaving()) event.preventDefault();
+});
+
+// The browser asks whether to close a page with words that were not sent, and once one that was not rated.
+addEventListener("beforeunload", (event) => {
+  if (isSending || isBusy) return;
+  if (hasUnsentWords() || askBeforeLeaving()) event.preventDefault();
+});
+
+addEventListener("pageshow", () => (isSending = false));
+
+addEventListener("online", () => {
+  if (!isBusy) resume();
 });
 
 document.addEventListener("DOMContentLoaded", () => {
@@ -61,7 +79,7 @@ document.addEventListener("DOMContentLoaded", () => {
 });
 
 function say(compose, button) {
-  if (button?.id === "battle") return sayToTwo(compose, button);
+  const isBattle = button?.id === "battle";
   const content = byId("content");
   const text = content.value.trim();
   if (!text) return;
@@ -73,7 +91,8 @@ function say(compose, button) {
   follows = true;
   const turn = newTurn();
   note({ text, after, turn });
-  reply({ action: compose.action, fields: { content: text, turn }, after, turn }, () => {
+  const action = isBattle ? button.formAction : compose.action;
+  reply({ action, fields: { content: text, turn }, after, turn, isBattle }, () => {
     if (!repeated) asked.remove();
     content.value ||= text;
   });
@@ -85,6 +104,8 @@ function askBeforeLeaving() {
   const isRated = rating.querySelector('[aria-pressed="true"]');
   const replies = byId("messages").querySelectorAll(".bot[data-reply]").length;
   if (isRated || rating.classList.contains("leaving") || replies < REPLIES_BEFORE_ASKING) return false;
+  if (storage?.getItem(`${noteKey()} asked`)) return false;
+  storage?.setItem(`${noteKey()} asked`, "yes");
   rating.classList.add("wanted", "leaving");
   rating.hidden = false;
   byId("asked").textContent = "Before you go: how was it?";
@@ -92,49 +113,9 @@ function askBeforeLeaving() {
   return true;
 }
 
-// Two models answer, side by side; then the page asks which reply is better.
-async function sayToTwo(compose, button) {
-  const content = byId("content");
-  const text = content.value.trim();
-  if (!text) return;
-  const asked = add("user", "You", text);
-  const shown = add("bot", `${byId("messages").dataset.bot}: two answers`, "");
-  shown.classList.add("battle", "writing");
-  const sides = document.createElement("div");
-  sides.className = "sides";
-  const said = shown.querySelector(".said");
-  sides.append(said, said.cloneNode());
-  shown.append(sides);
-  content.value = "";
-  follows = true;
-  setBusy(true);
-  complain("");
-  const texts = { a: "", b: "" };
-  const show = {
-    token: (data) => {
-      texts[data.side] += data.text;
-      showMarkdown(sides.children[data.side === "a" ? 0 : 1], texts[data.side]);
-      if (follows) toNewest();
-    },
-  };
-  const body = new URLSearchParams({ content: text, form_token: compose.elements.form_token.value });
-  let problem = "";
-  try {
-    await stream(button.formAction, { method: "POST", body }, show);
-  } catch (error) {
-    if (error instanceof Refused) content.value ||= text;
-    problem = error.message || "The connection broke. Load the page again to see whether the answers have come.";
-  }
-  for (const one of [asked, shown]) one.remove();
-  try {
-    showRecorded(await (await fetch(location.pathname)).text());
-  } catch {
-    problem ||= "The connection broke. Load the page again.";
-  }
-  setBusy(false);
-  complain(problem);
-  if (!problem) byId("rating").hidden = false;
-  byId("messages").lastElementChild?.querySelector(".which button")?.focus();
+function hasUnsentWords() {
+  const fields = [byId("content"), byId("words"), ...document.querySelectorAll(".rewrite textarea")];
+  return fields.some((field) => field && field.value.trim() !== field.defaultValue.trim());
 }
 
 async function vote(form, button) {
@@ -194,8 +175,9 @@ async function post(form, fields) {
   try {
     const body = new URLSearchParams({ ...fields, form_token: form.elements.form_token.value });
     const answer = await fetch(form.action, { method: "POST", body, headers: { Accept: "text/html, application/json;q=0.9" } });
-    if (answer.ok) showRecorded(await answer.text());
-    else why = `That did not work (status ${answer.status}). Load the page again.`;
+    const text = await answer.text();
+    if (answer.ok) showRecorded(text);
+    else why = sentenceOfPage(text) || `That did not work (status ${answer.status}). Load the page again.`;
   } catch {
     why = "The connection broke. Try again.";
   }
@@ -226,13 +208,16 @@ function complain(why) {
 function resume() {
   const noted = JSON.parse(storage?.getItem(noteKey()) ?? "null");
   if (!noted || lastReply() !== noted.after) return note(null);
+  const content = byId("content");
+  if (noted.text !== null && content.value === noted.text) content.value = ""; // it was given back meanwhile
   const last = byId("messages").lastElementChild;
   if (noted.text !== null && !(last?.matches(".user") && last.querySelector(".said").textContent === noted.text)) {
     add("user", "You", noted.text);
   }
   const old = noted.text === null && last?.matches(".bot[data-reply]") ? last : null;
   old?.remove();
-  reply({ after: noted.after, turn: noted.turn ?? "" }, () => {}, () => old && byId("messages").append(old));
+  const restore = () => old && byId("messages").append(old);
+  reply({ after: noted.after, turn: noted.turn ?? "" }, () => (content.value ||= noted.text ?? ""), restore);
 }
 
 async function reply(order, giveBack, restore = () => {}) {
@@ -246,11 +231,14 @@ async function reply(order, giveBack, restore = () => {}) {
   const bubble = add("bot", messages.dataset.bot, "");
   bubble.dataset.reply = "";
   bubble.classList.add("writing");
+  if (order.isBattle) divide(bubble);
+  let isOver = true;
   try {
     await carry(order, bubble);
     if (bubble.dataset.id) {
       byId("rating").hidden = false;
-      byId("spoken").textContent = `${messages.dataset.bot}: ${bubble.querySelector(".said").textContent}`;
+      const text = bubble.matches(".battle") ? "two answers" : bubble.querySelector(".said").textContent;
+      byId("spoken").textContent = `${messages.dataset.bot}: ${text}`;
     } else {
       bubble.remove(); // it was stopped before it began
       restore();
@@ -260,41 +248,69 @@ async function reply(order, giveBack, restore = () => {}) {
     bubble.remove();
     restore();
     if (error instanceof Refused) giveBack();
-    else await readAgain(giveBack);
+    else isOver = await readAgain(giveBack);
     complain(error.message);
   }
-  note(null);
+  if (isOver) note(null);
   offerStop(false);
   offerAnother(Boolean(messages.lastElementChild?.matches(".bot")));
+  const isBattle = bubble.isConnected && bubble.matches(".battle");
+  const isShown = isOver && completeMessages(turns, isBattle);
+  if (isBattle && !(await isShown)) complain("The connection broke. Load the page again to choose between the answers.");
   setBusy(false);
-  byId("content").focus({ preventScroll: true });
-  completeMessages(turns);
+  (messages.lastElementChild?.querySelector(".which button") ?? byId("content")).focus({ preventScroll: true });
 }
 
-// Shows what is recorded; a message that never arrived is given back.
+// Two models answer, side by side; then the page asks which reply is better.
+function divide(bubble) {
+  if (bubble.matches(".battle")) return;
+  bubble.classList.add("battle");
+  bubble.querySelector(".speaker").textContent = `${byId("messages").dataset.bot}: two answers`;
+  const sides = Object.assign(document.createElement("div"), { className: "sides" });
+  const said = bubble.querySelector(".said");
+  sides.append(said, said.cloneNode());
+  bubble.append(sides);
+}
+
+function unite(bubble) {
+  if (!bubble.matches(".battle")) return;
+  bubble.classList.remove("battle");
+  bubble.querySelector(".speaker").textContent = byId("messages").dataset.bot;
+  bubble.querySelector(".sides").replaceWith(bubble.querySelector(".said"));
+}
+
+// Shows what is recorded; a message that never arrived is given back. False where that cannot be known now.
 async function readAgain(giveBack) {
+  let recorded;
   try {
-    const page = new DOMParser().parseFromString(await (await fetch(location.pathname)).text(), "text/html");
-    const recorded = page.getElementById("messages");
-    if (!recorded) return;
-    const [asked] = [...byId("messages").querySelectorAll(".user .said")].slice(-1);
-    const [known] = [...recorded.querySelectorAll(".user .said")].slice(-1);
-    if (asked && asked.textContent !== known?.textContent) giveBack();
-    byId("messages").replaceChildren(...recorded.children);
-    for (const said of byId("messages").querySelectorAll(".bot .said")) showMarkdown(said, said.textContent);
+    const answer = await fetch(location.pathname);
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    recorded = answer.ok && page.getElementById("messages");
   } catch {
-    // without a connection what is shown stays
+    // there is no connection
   }
+  if (!recorded) {
+    giveBack();
+    return false;
+  }
+  const [asked] = [...byId("messages").querySelectorAll(".user .said")].slice(-1);
+  const [known] = [...recorded.querySelectorAll(".user .said")].slice(-1);
+  if (asked && asked.textContent !== known?.textContent) giveBack();
+  byId("messages").replaceChildren(...recorded.children);
+  for (const said of byId("messages").querySelectorAll(".bot .said")) showMarkdown(said, said.textContent);
+  return true;
 }
 
 // Gives what is shown the ids and buttons that the server's page has for it, unless the talk has gone on meanwhile.
-async function completeMessages(turn) {
+// False where the page cannot be had: then they are missing until it is loaded again.
+async function completeMessages(turn, isAwaited = false) {
   try {
     const answer = await fetch(location.pathname);
     const text = await answer.text();
-    if (answer.ok && turn === turns && !isBusy) showRecorded(text);
+    if (answer.ok && turn === turns && (isAwaited || !isBusy)) showRecorded(text);
+    return answer.ok;
   } catch {
-    // without a connection they are missing until the page is loaded again
+    return false;
   }
 }
 
@@ -338,20 +354,26 @@ async function carry(order, bubble) {
 }
 
 function shower(bubble) {
-  const said = bubble.querySelector(".said");
-  let text = "";
-  const draw = () => {
-    showMarkdown(said, text);
+  let texts = {};
+  const draw = (side) => {
+    const said = bubble.querySelectorAll(".said")[side === "b" ? 1 : 0];
+    showMarkdown(said, texts[side ?? ""]);
     if (follows) toNewest();
     else byId("newest").hidden = false;
   };
   return {
-    restart: () => (text = ""),
-    token: (data) => ((text += data.text), draw()),
+    restart: () => (texts = {}),
+    token: ({ text, side }) => {
+      if (side) divide(bubble);
+      texts[side ?? ""] = (texts[side ?? ""] ?? "") + text;
+      draw(side);
+    },
     done: (data) => {
-      text = data.text;
       bubble.dataset.id = data.id;
       if (data.rate) byId("rating").classList.add("wanted");
+      if (data.battle || !data.id) return;
+      unite(bubble);
+      texts[""] = data.text;
       draw();
     },
   };
@@ -394,6 +416,12 @@ async function stream(address, options, show) {
 
 function sentence(body, status) {
   return [body.detail ?? `That did not work${status ? ` (status ${status})` : ""}.`, body.hint].filter(Boolean).join(" ");
+}
+
+// What a page that tells of an error says.
+function sentenceOfPage(text) {
+  const main = new DOMParser().parseFromString(text, "text/html").querySelector("main");
+  return [main?.querySelector("h1"), main?.querySelector(".lead")].map((one) => one?.textContent.trim()).filter(Boolean).join(" ");
 }
 
 function add(sender, name, text) {
@@ -454,12 +482,12 @@ function newTurn() {
 
 function offerStop(now) {
   byId("stop").hidden = !now;
-  byId("send").hidden = now;
+  for (const id of ["send", "battle"]) if (byId(id)) byId(id).hidden = now;
 }
 
 function setBusy(now) {
   isBusy = now;
-  for (const button of [byId("send"), document.querySelector("#regenerate button")]) {
+  for (const button of [byId("send"), byId("battle"), document.querySelector("#regenerate button")]) {
     if (button) button.disabled = now;
   }
 }
