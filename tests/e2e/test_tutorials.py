@@ -109,14 +109,14 @@ def test_the_tutorial_of_an_app_works_as_it_stands(tmp_path: Path, engine_python
         GUANACO_STRESS_RATE="4",
         GUANACO_STRESS_REQUESTS="4",
     )
-    with background(demo, tmp_path, env, "In another terminal"):
+    with Background(demo, tmp_path, env, "In another terminal"):
         client = {k: v for k, v in env.items() if not k.startswith("GUANACO_")}
-        with background(app, tmp_path, client, "Nia waits at") as log:
+        with Background(app, tmp_path, client, "Nia waits at") as log:
             assert missing(expected_of_app, log.read_text()) == []
         assert missing(expected_of_reading, run(reading, tmp_path, client)) == []
 
 
-class background:
+class Background:
     """Run a block until it says what it says when it is ready; Ctrl-C at the end. Entered, it is what was printed."""
 
     def __init__(self, command: str, folder: Path, env: dict[str, str], ready: str) -> None:
