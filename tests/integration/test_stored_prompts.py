@@ -75,6 +75,16 @@ async def test_version_never_changes_and_equal_text_makes_no_new_one(world: Prom
     assert (listed["name"], listed["newest"], listed["versions"]) == ("support", 3, [])
 
 
+async def test_prompts_of_an_account_take_so_many_bytes(database: Database) -> None:
+    world = Prompts(database, prompt_bytes_per_account=6_000)
+    await world.begin()
+    assert (await world.push({"response_template": "x" * 4_000})).status_code == 201
+    refused = await world.push({"response_template": "y" * 4_000})
+    assert (refused.status_code, refused.json()["error"]) == (409, "quota_exceeded")
+    assert "of the 6,000 that they may take" in refused.json()["detail"]
+    assert (await world.push({"response_template": "x" * 4_000})).status_code == 201, "no new one"
+
+
 async def test_two_pushes_at_once_get_numbers_of_their_own(world: Prompts) -> None:
     texts = [{"response_template": f"{number} {{bot_name}}:"} for number in range(4)]
     answers = await asyncio.gather(*(world.push(text, "racy") for text in texts))

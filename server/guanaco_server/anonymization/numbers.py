@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 import phonenumbers
-from stdnum import iban, luhn
+from stdnum import iban, luhn, numdb
 from stdnum.br import cpf
 from stdnum.es import dni, nie
 from stdnum.fi import hetu
@@ -85,6 +85,7 @@ REGISTERS: tuple[tuple[re.Pattern[str], Callable[[str], bool]], ...] = (
         str.isupper,
     ),
 )
+IBAN_COUNTRIES = frozenset(prefix for _, prefix, *_ in numdb.get("iban").prefixes)
 IBAN = _form(r"[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]{1,4}){3,8}")
 DATE = r"(?:\d{4}-\d\d?-\d\d?|\d\d?-\d\d?-\d{4})(?![\w-])"
 NAMED_DOCUMENT = re.compile(
@@ -184,6 +185,8 @@ def _ibans(text: str) -> Iterator[Span]:
     """Find IBANs. The words after a spaced one may look like its last groups."""
     for match in IBAN.finditer(text):
         candidate = match[0]
+        if candidate[:2].upper() not in IBAN_COUNTRIES:
+            continue
         while candidate and not iban.is_valid(candidate):
             candidate = candidate.rpartition(" ")[0]
         if candidate:

@@ -14,7 +14,7 @@ DIGITS = (
     "zéro un deux trois quatre cinq six sept huit neuf",
     "zero um dois três quatro cinco seis sete oito nove",
 )
-VARIANTS = "nought double triple zwo ein fuenf une uma duas tres meia"
+VARIANTS = "nought double triple hundred hundert cent cien zwo ein fuenf une uma duas tres meia"
 WORDS = frozenset(" ".join((*DIGITS, VARIANTS)).split())
 WORD = re.compile(r"[^\W\d_]+")
 ALTERNATIVES = "|".join(sorted(WORDS, key=len, reverse=True))

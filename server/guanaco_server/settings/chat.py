@@ -43,6 +43,11 @@ class CharacterSettings(BaseModel):
         le=33_554_432,
         description="Largest upload of a character, with its picture and assets; also what a CHARX file may unpack to.",
     )
+    prompt_bytes_per_account: int = Field(
+        default=16_000_000,
+        ge=0,
+        description="How many bytes all versions of an account's stored prompts may take.",
+    )
     characters_per_account: int = Field(
         default=1_000, ge=0, description="How many characters an account may have."
     )

@@ -57,7 +57,9 @@ def build_submissions(
     rollouts = RolloutService(
         database, clock, changes, deployments, audit, quotas, hub_tokens, records
     )
-    stored_prompts = PromptStore(database, clock, accounts, audit)
+    stored_prompts = PromptStore(
+        database, clock, accounts, audit, settings.prompt_bytes_per_account
+    )
     service = SubmissionService(
         database,
         clock,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import delete, select
+from sqlalchemy import Text, cast, delete, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.submissions.tables import (
@@ -28,6 +28,20 @@ async def prompt(
 async def prompts(session: AsyncSession, account_id: str) -> Sequence[StoredPromptRow]:
     statement = select(StoredPromptRow).where(StoredPromptRow.account_id == account_id)
     return (await session.scalars(statement.order_by(StoredPromptRow.name))).all()
+
+
+async def count(session: AsyncSession, account_id: str) -> int:
+    """Count the prompts of an account."""
+    statement = select(func.count()).where(StoredPromptRow.account_id == account_id)
+    return await session.scalar(statement) or 0
+
+
+async def size(session: AsyncSession, account_id: str) -> int:
+    """Return how many characters all versions of an account's prompts have, as they are stored."""
+    row = StoredPromptVersionRow
+    length = func.length(cast(row.prompt, Text))
+    statement = select(func.coalesce(func.sum(length), 0)).where(row.account_id == account_id)
+    return int(await session.scalar(statement) or 0)
 
 
 async def version(

@@ -42,12 +42,18 @@ PUSH, DELETE, UNLABEL = "push prompt", "delete prompt", "remove prompt label"
 
 class PromptStore:
     def __init__(
-        self, database: Database, clock: Clock, accounts: AccountService, audit: AuditLog
+        self,
+        database: Database,
+        clock: Clock,
+        accounts: AccountService,
+        audit: AuditLog,
+        most_bytes: int,
     ) -> None:
         self._database = database
         self._clock = clock
         self._accounts = accounts
         self._audit = audit
+        self._most_bytes = most_bytes
 
     async def push(self, account: Account, push: PromptPush) -> PromptVersion:
         """Store a version; the newest one again if it is the same. QuotaExceeded beyond the most that there may be."""
@@ -61,7 +67,7 @@ class PromptStore:
             now = self._clock.now()
             row = await queries.prompt(session, account.id, push.name, is_locked=True)
             if row is None:
-                if len(await queries.prompts(session, account.id)) >= MAX_PROMPTS:
+                if await queries.count(session, account.id) >= MAX_PROMPTS:
                     raise QuotaExceeded(
                         f"You have {MAX_PROMPTS} stored prompts, which is the most.",
                         hint="Delete one first: `guanaco prompts delete NAME`.",
@@ -86,6 +92,12 @@ class PromptStore:
             raise QuotaExceeded(
                 f"The prompt {row.name} has {MAX_VERSIONS:,} versions, which is the most.",
                 hint="Push it by another name.",
+            )
+        used, size = await queries.size(session, account.id), len(push.prompt.model_dump_json())
+        if used + size > self._most_bytes:
+            raise QuotaExceeded(
+                f"Your stored prompts take {used:,} bytes of the {self._most_bytes:,} that they may take, and this version has {size:,}.",
+                hint="Delete one first: `guanaco prompts delete NAME`.",
             )
         now = self._clock.now()
         row.newest, row.updated_at = row.newest + 1, now
