@@ -110,6 +110,16 @@ class StabilityPair(BaseModel):
     )
 
 
+class SettledDuels(BaseModel):
+    """Where duels settle who is best: the settled pair of the leader that the fewest duels decide."""
+
+    leader: str
+    submission_id: str = Field(description="The other one of the pair.")
+    duels: int = Field(
+        description="Without so many duels of the two, and without no fewer, what is settled of them is open again."
+    )
+
+
 class LeaderboardStability(BaseModel):
     """The pairs at the top of the board, best first, or those of one submission. docs/scores.md says how they are found."""
 
@@ -117,6 +127,9 @@ class LeaderboardStability(BaseModel):
     competition: str
     ranking: RankingRule
     pairs: list[StabilityPair]
+    duels: SettledDuels | None = Field(
+        default=None, description="None where nothing is settled by duels."
+    )
 
 
 class VerdictState(OpenEnum):

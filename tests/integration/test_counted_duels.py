@@ -260,7 +260,12 @@ async def test_deciding_duels_settle_the_verdict_and_choose_the_next_pair(
     assert by_name[THREE]["votes"] > 25
     assert "Not settled by duels" in headline(LeaderboardVerdict.model_validate(found))
 
+    stability = (await visitor.get("/leaderboard/stability?competition=autumn")).json()["duels"]
+    assert (stability["leader"], stability["submission_id"]) == (ONE, TWO)
+    assert 1 <= stability["duels"] < 25
     await world.board()
+    (race,) = [one for one in await world.scores.races.read() if one.duels is not None]
+    assert (race.ratings, race.duels[ONE, TWO]) == (50, (25, 0, 0))
     await world.routing.refresh()
     assert rival_of(world, TWO) == {ONE}
     assert rival_of(world, ONE) == {THREE, TWO}

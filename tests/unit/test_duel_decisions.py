@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections import defaultdict
@@ -20,6 +21,7 @@ from guanaco_server.statistics.duel_decisions import (
     DuelCount,
     compare_duels,
     evidence_of_duels,
+    fewest_duels,
 )
 from guanaco_server.statistics.duel_strengths import (
     PairCounts,
@@ -149,6 +151,25 @@ def test_users_who_leave_when_they_are_ahead_mislead_no_claim() -> None:
                     break
         wrong += is_claimed
     assert 0 < wrong / 400 <= 0.05
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.05, 0.2])
+def test_fewest_duels_to_reopen_a_pair_are_those_of_every_subset(margin: float) -> None:
+    needed = 1.0
+    settled = 0
+    for duels in itertools.starmap(DuelCount, itertools.product(range(9), range(6), range(4))):
+        left = {
+            DuelCount(won, tied, lost)
+            for won in range(duels.won + 1)
+            for tied in range(duels.tied + 1)
+            for lost in range(duels.lost + 1)
+            if evidence_of_duels(DuelCount(won, tied, lost), margin) < needed
+        }
+        expected = duels.total - max(one.total for one in left)
+        found = fewest_duels(duels, margin=margin, needed=needed)
+        assert (found or 0) == expected
+        settled += found is not None
+    assert settled > 10
 
 
 def test_strengths_add_up_over_a_chain_of_pairs() -> None:

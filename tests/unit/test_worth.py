@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from guanaco_server.scaling.duel_worth import worths_by_duels
 from guanaco_server.scaling.worth import NOTHING, Contender, Worth, best_change, worths
 from guanaco_server.scaling.worth_plan import SURE, USUAL_RATING_S, RatingPace
 from guanaco_server.statistics.decisions import evidence
+from guanaco_server.statistics.duel_decisions import DuelCount
 from guanaco_server.statistics.votes import VoteCount
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -45,6 +47,37 @@ def test_newcomer_is_worth_most_until_it_has_its_ratings() -> None:
 def test_with_nobody_heard_all_are_worth_the_same() -> None:
     found = worths([contender("a", 0, 0), contender("b", 0, 0)], MARGIN)
     assert found["a"] == found["b"] != NOTHING
+
+
+DUELS = {
+    ("far", "leader"): DuelCount(5, 0, 195),
+    ("leader", "near"): DuelCount(60, 10, 50),
+    ("leader", "new"): DuelCount(2, 0, 1),
+}
+
+
+def duelling(**what: object) -> dict[str, Worth]:
+    names = ("leader", "near", "far", "new")
+    return worths_by_duels([contender(name, 0, 0, **what) for name in names], DUELS, MARGIN)
+
+
+def test_by_duels_both_of_an_open_pair_are_worth_as_much() -> None:
+    found = duelling()
+    assert found["far"] == NOTHING
+    assert found["leader"] == found["near"] != NOTHING
+    assert (found["new"].ratings, max(found, key=lambda name: found[name].rate)) == (7, "new")
+    assert (
+        duelling(wake_s=100.0)["near"].rate
+        < found["near"].rate
+        < duelling(is_awake=True)["near"].rate
+    )
+
+
+def test_thumbs_are_worth_nothing_where_duels_settle_who_is_best() -> None:
+    rated = [LEADER, NEAR]
+    found = worths_by_duels(rated, {("leader", "near"): DuelCount(500, 0, 100)}, MARGIN)
+    assert found == {"leader": NOTHING, "near": NOTHING}
+    assert worths_by_duels(rated, {}, MARGIN)["leader"] != NOTHING
 
 
 def test_one_alone_is_worth_nothing() -> None:

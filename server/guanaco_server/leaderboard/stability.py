@@ -9,13 +9,16 @@ from datetime import datetime, timedelta
 
 from guanaco.competitions import OPEN, Competition, RankingRule
 from guanaco.errors import NewerVersionNeeded, SubmissionNotFound
-from guanaco.leaderboard import LeaderboardStability, StabilityPair
+from guanaco.leaderboard import LeaderboardStability, SettledDuels, StabilityPair
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.leaderboard.counting import queries
+from guanaco_server.leaderboard.ranking.duel_table import DuelVotes
 from guanaco_server.leaderboard.ranking.duel_votes import DuelReader
 from guanaco_server.leaderboard.ranking.influence import Ballots, Pair, neighbours, weakest_votes
 from guanaco_server.runtime.clock import Clock
+from guanaco_server.statistics.duel_decisions import fewest_duels, needed_evidence
+from guanaco_server.statistics.duel_strengths import duels_between, leader_of, members_of
 from guanaco_server.statistics.votes import VoteCount
 from guanaco_server.submissions.service import SubmissionService
 
@@ -78,11 +81,16 @@ class StabilityService:
             raise NewerVersionNeeded(f"a competition that is ranked by {competition.ranking}")
         ballots = await self._read(competition)
         pairs = await asyncio.to_thread(_pairs, ballots, submission_id)
+        settled = None
+        if competition.is_settled_by_duels:
+            duels = await self._duels.votes(competition)
+            settled = await asyncio.to_thread(_settled, duels, competition.assignment.within)
         return LeaderboardStability(
             at=now,
             competition=competition.id,
             ranking=competition.ranking,
             pairs=[StabilityPair(**vars(pair)) for pair in pairs],
+            duels=settled,
         )
 
     async def _read(self, competition: Competition) -> Ballots:
@@ -96,6 +104,30 @@ class StabilityService:
             rows = await queries.vote_counts(session, competition.id)
         counts = {name: VoteCount(up, down) for _, name, up, down in rows}
         return Ballots(competition.ranking, counts, (), ())
+
+
+def _settled(duels: DuelVotes, within: float) -> SettledDuels | None:
+    """Find the pair of the leader that the fewest duels decide, of those that are settled."""
+    counts, names = duels.by_pair(), sorted(duels.counts())
+    leader = leader_of(names, counts)
+    if leader is None:
+        return None
+    needed = needed_evidence(members_of(counts))
+    found = [
+        (fewest, name)
+        for name in names
+        if name != leader
+        and (
+            fewest := fewest_duels(
+                duels_between(counts, leader, name), margin=within, needed=needed
+            )
+        )
+        is not None
+    ]
+    if not found:
+        return None
+    fewest, name = min(found)
+    return SettledDuels(leader=leader, submission_id=name, duels=fewest)
 
 
 def _pairs(ballots: Ballots, submission_id: str | None) -> list[Pair]:

@@ -26,6 +26,7 @@ from guanaco_server.statistics.duel_decisions import compare_duels
 from guanaco_server.statistics.duel_strengths import (
     duels_between,
     leader_of,
+    members_of,
     results_of,
     strengths_of,
 )
@@ -189,7 +190,7 @@ def _by_duels(
         found = compare_duels(
             duels_between(counts, leader, name),
             margin=competition.assignment.within,
-            members=len(names),
+            members=members_of(counts),
             foretells=place < FORETOLD,
         )
         pairs.append(VerdictPair(submission_id=name, state=_state(found), votes=found.votes))

@@ -22,6 +22,7 @@ from guanaco_server.statistics.duel_decisions import (
 from guanaco_server.statistics.duel_strengths import (
     NO_DUEL,
     PairCounts,
+    members_of,
     results_of,
     strengths_of,
 )
@@ -79,7 +80,8 @@ def duelling(
     strengths = strengths_of(results)
     leader = max(heard, key=lambda name: (strengths[name], name))
     shares = dict.fromkeys((name for name in names if name != leader), 0.0)
-    aimed = _aimed(leader, heard, results[leader], strengths, within)
+    needed = needed_evidence(members_of(counts))
+    aimed = _aimed(leader, heard, results[leader], strengths, within, needed)
     waiting = len(unheard) / len(names)
     new = [name for name in shares if HEARD <= held[name] < new_until]
     for part, of in (
@@ -98,9 +100,9 @@ def _aimed(
     duels: Mapping[str, DuelCount],
     strengths: Mapping[str, float],
     within: float,
+    needed: float,
 ) -> dict[str, float]:
     """Return how a batch of duels with the leader is shared; evenly once everything is shown."""
-    needed = needed_evidence(len(strengths))
     others = [name for name in heard if name != leader]
     open_ones = [
         name for name in others if evidence_of_duels(duels.get(name, NO_DUEL), within) < needed

@@ -29,6 +29,7 @@ from functools import partial
 
 from guanaco_server.statistics.confidence_sequences import ALPHA, shared_alpha
 from guanaco_server.statistics.decisions import evidence
+from guanaco_server.statistics.duel_strengths import PairCounts
 from guanaco_server.statistics.votes import VoteCount
 
 HEARD = 20  # ratings before which a submission is not compared, as in routing/deciding.py
@@ -40,10 +41,18 @@ PRIOR_UP, PRIOR_DOWN = 3.0, 2.0
 
 @dataclass(frozen=True)
 class Race:
-    """A running competition: its margin, and the votes of those that take conversations."""
+    """A running competition: its margin, and the votes of those that take conversations; ``duels`` where these settle who is best."""
 
     margin: float
     votes: Mapping[str, VoteCount]
+    duels: PairCounts | None = None
+
+    @property
+    def ratings(self) -> int:
+        """Return how many votes have come by which the verdict is found."""
+        if self.duels is not None:
+            return sum(pair.total for pair in self.duels.values())
+        return sum(votes.total for votes in self.votes.values())
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,11 @@ class Contender:
     rating_s: float
     gpus: int = 1
     is_due: bool = False
+    owner: str = ""  # the submission, where this is a version of it
+
+    @property
+    def name(self) -> str:
+        return self.owner or self.submission_id
 
     @property
     def is_heard(self) -> bool:
@@ -115,12 +129,12 @@ class _Race:
     def _worth(self, one: Contender) -> Worth:
         if not one.is_heard or (one.is_due and not one.is_awake):
             missing = HEARD if one.is_heard else HEARD - one.votes.total
-            return Worth(self._needed / _cost(one, missing), missing)
+            return Worth(self._needed / cost(one, missing), missing)
         if one is not self._leader and one not in self._open:
             return NOTHING
         gain = self._gain_of_leader if one is self._leader else partial(self._gain_of, one, 0)
         return max(
-            (Worth(gain(stay) / _cost(one, stay), stay) for stay in STAYS),
+            (Worth(gain(stay) / cost(one, stay), stay) for stay in STAYS),
             key=lambda worth: worth.rate,
         )
 
@@ -158,7 +172,7 @@ def _ratio(votes: VoteCount) -> float:
     return (votes.up + PRIOR_UP) / (votes.total + PRIOR_UP + PRIOR_DOWN)
 
 
-def _cost(one: Contender, ratings: int) -> float:
+def cost(one: Contender, ratings: int) -> float:
     """Return the seconds of GPUs that a stay of so many ratings takes."""
     wake_s = 0.0 if one.is_awake else one.wake_s
     return one.gpus * (wake_s + ratings * one.rating_s)

@@ -25,6 +25,7 @@ from guanaco_server.deployments.swaps import IdleServer
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.budget import Budget, Room
+from guanaco_server.scaling.duel_worth import worths_by_duels
 from guanaco_server.scaling.usage import DeploymentUsage
 from guanaco_server.scaling.worth import HEARD, NOTHING, Contender, Race, Worth, best_change, worths
 
@@ -148,7 +149,7 @@ class WorthPlanner:
 
     async def _weigh(self, servers: Servers, now: datetime) -> None:
         races = await self._read_races()
-        ratings = sum(votes.total for race in races for votes in race.votes.values())
+        ratings = sum(race.ratings for race in races)
         self._pace.note(now, ratings, len(servers.awake))
         chats = [row for row in servers.rows if servers.is_chat(row)]
         found: dict[str, Worth] = {}
@@ -156,7 +157,8 @@ class WorthPlanner:
             contenders = [
                 self._contender(row, race, now) for row in chats if row.owner in race.votes
             ]
-            for name, worth in (await asyncio.to_thread(worths, contenders, race.margin)).items():
+            weighed = await asyncio.to_thread(_weighed, contenders, race)
+            for name, worth in weighed.items():
                 if worth.rate > found.get(name, NOTHING).rate:
                     found[name] = worth
         self._worth = found
@@ -171,6 +173,7 @@ class WorthPlanner:
             rating_s=self._pace.rating_s,
             gpus=max(1, row.gpu_count),
             is_due=is_asleep and now - row.updated_at >= self._longest_sleep,
+            owner=row.owner,
         )
 
     def _decide(self, servers: Servers, now: datetime) -> WorthPlan:
@@ -264,6 +267,12 @@ def wake_s(row: DeploymentRow) -> float:
 
 def _room(row: DeploymentRow) -> Room:
     return Room(row.gpu_count * row.wanted_replicas, row.wanted_replicas)
+
+
+def _weighed(contenders: Sequence[Contender], race: Race) -> dict[str, Worth]:
+    if race.duels is not None:
+        return worths_by_duels(contenders, race.duels, race.margin)
+    return worths(contenders, race.margin)
 
 
 def _why(worth: Mapping[str, Worth], first: str, last: str) -> str:

@@ -98,6 +98,28 @@ def evidence_of_duels(duels: DuelCount, margin: float) -> float:
     return _evidence(duels.won, duels.tied, duels.lost, margin)
 
 
+def fewest_duels(duels: DuelCount, *, margin: float, needed: float) -> int | None:
+    """Return the least number of duels without which the evidence is too little; None if it is already.
+
+    Without a win each part of M is smaller than without a tie, and without a loss it is greater: so wins go first, then ties.
+    """
+    if evidence_of_duels(duels, margin) < needed:
+        return None
+
+    def left(gone: int) -> DuelCount:
+        wins = min(gone, duels.won)
+        return duels._replace(won=duels.won - wins, tied=duels.tied - (gone - wins))
+
+    low, high = 0, duels.won + duels.tied  # without all of these there is no evidence
+    while high - low > 1:
+        middle = (low + high) // 2
+        if evidence_of_duels(left(middle), margin) < needed:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
 def duels_until(duels: DuelCount, *, margin: float, needed: float) -> int | None:
     """Estimate how many more duels of the two bring the evidence, if their shares stay; None if none would, or none were held."""
     if not duels.total or (duels.won + duels.tied / 2) / duels.total <= 0.5 - margin:

@@ -39,6 +39,11 @@ def results_of(names: Sequence[str], counts: PairCounts) -> Results:
     return found
 
 
+def members_of(counts: PairCounts) -> int:
+    """Return among how many submissions the verdict shares its error: those that have duelled."""
+    return len({name for pair, duels in counts.items() if duels.total for name in pair})
+
+
 def leader_of(names: Sequence[str], counts: PairCounts) -> str | None:
     """Return who leads by duels; None while nobody has any."""
     results = results_of(names, counts)
