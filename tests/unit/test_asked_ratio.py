@@ -17,7 +17,7 @@ from guanaco_server.statistics.asked_ratio import (
     SIZES,
     STEEPEST,
     AskedSums,
-    asked_sequence,
+    asked_sequences,
     compare_asked,
     evidence,
     is_excluded,
@@ -195,7 +195,7 @@ def test_the_interval_holds_the_estimate_and_narrows() -> None:
     for count in (200, 2_000):
         asked = _season(6, count, signal=1.0)
         sums = sums_of(asked, predictions(asked), uses_signals=True)[0]
-        low, high = asked_sequence(sums, 0.05)
+        ((low, high),) = asked_sequences([sums])
         assert sums.ratio is not None
         assert low < sums.ratio < high
         widths.append(high - low)
@@ -227,17 +227,19 @@ def test_a_smaller_share_later_drops_slopes_that_are_too_steep() -> None:
     sums = sums_of(both, predictions(both), uses_signals=True)[0]
     assert (sums.first_chance, sums.least_chance) == (0.3, 0.05)
     assert np.isfinite(evidence(sums, np.linspace(0, 1, 9), above=True)).all()
-    assert asked_sequence(sums, 0.05)[0] < 0.6 < asked_sequence(sums, 0.05)[1]
+    ((low, high),) = asked_sequences([sums])
+    assert low < 0.6 < high
 
 
 def test_nobody_asked_is_nothing_known() -> None:
     nothing = _first(_season(12, 50, signal=1.0), 0)
     assert sums_of(nothing, predictions(nothing), uses_signals=True) == []
+    assert asked_sequences([]) == []
     unasked = _season(13, 50, signal=1.0, share=0.01)
     unasked.is_asked[:] = unasked.answered[:] = unasked.up[:] = 0
     (sums,) = sums_of(unasked, predictions(unasked), uses_signals=True)
     assert sums.ratio is None
-    assert asked_sequence(sums, 0.05) == (0.0, 1.0)
+    assert asked_sequences([sums]) == [(0.0, 1.0)]
 
 
 def _season(

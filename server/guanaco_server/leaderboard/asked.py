@@ -14,7 +14,7 @@ from guanaco_server.leaderboard.counting.asks import AskBook
 from guanaco_server.statistics.answer_lines import AskedConversations, predictions
 from guanaco_server.statistics.asked_ratio import (
     AskedSums,
-    asked_sequence,
+    asked_sequences,
     compare_asked,
     sums_of,
 )
@@ -55,7 +55,7 @@ class AskedReader:
         known = self._verdicts.get(competition.id)
         if known is None or has_changed or known[0] != margin:
             columns = book.columns()
-            found = await asyncio.to_thread(_verdict, list(book.names), columns, margin)
+            found = await asyncio.to_thread(_verdict, book.names, columns, margin)
             self._verdicts[competition.id] = known = (margin, found)
         return known[1].model_copy(update={"waiting": book.waiting})
 
@@ -70,7 +70,14 @@ def _verdict(names: Sequence[str], asked: AskedConversations, margin: float) -> 
     with_signals = dict(zip(names, sums_of(asked, predicted, uses_signals=True), strict=True))
     plain = dict(zip(names, sums_of(asked, predicted, uses_signals=False), strict=True))
     alpha = shared_alpha(max(1, len(names)))
-    rows = [_row(name, with_signals[name], plain[name], alpha) for name in names]
+    intervals, plain_intervals = (
+        dict(zip(names, asked_sequences(list(sums.values()), alpha), strict=True))
+        for sums in (with_signals, plain)
+    )
+    rows = [
+        _row(name, with_signals[name], plain[name], intervals[name], plain_intervals[name])
+        for name in names
+    ]
     rows.sort(key=lambda row: (-row.low, -(row.ratio or 0.0), row.submission_id))
     answered = [row for row in rows if row.answered]
     pairs = []
@@ -97,8 +104,14 @@ def _verdict(names: Sequence[str], asked: AskedConversations, margin: float) -> 
     )
 
 
-def _row(name: str, sums: AskedSums, plain: AskedSums, alpha: float) -> AskedRatio:
-    (low, high), (plain_low, plain_high) = (asked_sequence(one, alpha) for one in (sums, plain))
+def _row(
+    name: str,
+    sums: AskedSums,
+    plain: AskedSums,
+    interval: tuple[float, float],
+    plain_interval: tuple[float, float],
+) -> AskedRatio:
+    (low, high), (plain_low, plain_high) = interval, plain_interval
     return AskedRatio(
         submission_id=name,
         eligible=int(sums.eligible),

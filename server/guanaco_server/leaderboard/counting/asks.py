@@ -29,13 +29,18 @@ SCORES = ("reward",)
 class AskBook:
     """A competition's conversations that could be asked, in columns. Only newer ones are read."""
 
-    names: list[str] = field(default_factory=list)
     waiting: int = 0
     _read_until: tuple[datetime, str] | None = None
     _read: int = 0
+    _places: dict[str, int] = field(default_factory=dict)
     _submissions: list[int] = field(default_factory=list)
     _outcomes: list[tuple[float, float, float, float]] = field(default_factory=list)
     _signals: list[list[float]] = field(default_factory=list)
+
+    @property
+    def names(self) -> list[str]:
+        """The submissions, by their places in the columns."""
+        return list(self._places)
 
     async def has_lost(self, session: AsyncSession, competition: str) -> bool:
         """Tell whether conversations that were read were deleted since: then a new book is to be made."""
@@ -63,7 +68,8 @@ class AskBook:
                 has_changed = True
             if len(over) < len(found) or len(found) < READ_AT_ONCE:
                 break
-        self.waiting = await chat_records.count_asks(session, competition.id) - self._read
+        total = await chat_records.count_asks(session, competition.id)
+        self.waiting = total - self._read if competition.frozen_at is None else 0
         return has_changed
 
     def columns(self) -> AskedConversations:
@@ -92,10 +98,9 @@ class AskBook:
                 rated_at is not None and rated_at <= one.at
             ):
                 continue
-            if one.submission_id not in self.names:
-                self.names.append(one.submission_id)
+            place = self._places.setdefault(one.submission_id, len(self._places))
             answered = one.is_asked and rated_at is not None and rated_at < one.until
-            self._submissions.append(self.names.index(one.submission_id))
+            self._submissions.append(place)
             self._outcomes.append(
                 (one.chance, float(one.is_asked), float(answered), float(answered and is_up))
             )
