@@ -48,8 +48,8 @@ SIZES = 12  # the flattest is 0.0045: the best one for some hundred thousand ans
 DIRECTIONS = (0.1, 0.3, 0.5, 0.7, 0.9)  # more of them gain nothing
 HALVINGS = 34
 BISECTIONS = 16  # to 0.0015 points
-CELLS = 32  # of the ratios that may be; those that do not decide are divided again
-DIVISIONS = 3
+CELLS = 8  # of the ratios that may be; those that do not decide are divided again
+DIVISIONS = 6
 
 
 @dataclass(frozen=True)
