@@ -164,7 +164,7 @@ Shares = Mapping[str, float]
 async def poisson(
     gateways: Gateways, rate: float, seconds: float, shares: Shares = APPS, seed: int = 1
 ) -> list[asyncio.Task[Sent]]:
-    """Send so many messages a second; they are on their way when this returns."""
+    """Send this number of messages a second; they are on their way when this returns."""
     chance, loop_began = random.Random(seed), time.monotonic()
     sent: list[asyncio.Task[Sent]] = []
     due = loop_began + chance.expovariate(rate)

@@ -1,4 +1,4 @@
-"""A model server that answers so many requests at once and no more, for the benchmark of admission.
+"""A model server that answers a fixed number of requests at once, for the benchmark of admission.
 
     python benchmarks/admission_model.py PORT PLACES MEAN_S
 

@@ -315,7 +315,7 @@ def load(reader: str, *sources: str, cold: list[Path] | None = None) -> float:
 
 
 def forget(path: Path) -> None:
-    """Out of the page cache."""
+    """Drop the file from the page cache."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -164,7 +164,7 @@ async def take_turns(one: Contestant, chance: random.Random) -> None:
 
 
 async def count(one: Contestant) -> None:
-    """Count so many new ratings of new conversations."""
+    """Count this number of new ratings of new conversations."""
     offset = 2**40 + one.rated
     one.rated += RATINGS
     await write(one, "messages", one.prefix, RATINGS, A_CONVERSATION, offset)

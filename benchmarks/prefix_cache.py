@@ -239,7 +239,7 @@ async def measure(
 async def say(
     vllm: VllmServer, endpoint: str, tokenizer: Tokenizer, conversation: Conversation, said: str
 ) -> None:
-    """One turn. vLLM computes the last token of a prompt anew in any case; of a reply it may have computed the last one, the stopping word included."""
+    """One turn. vLLM computes the last token of a prompt again in any case; of a reply it may have computed the last one, the stopping word included."""
     conversation.text += f"User: {said}\nLuna:"
     started, first, prompt_tokens, finish = time.perf_counter(), 0.0, 0, ""
     prompt = conversation.text

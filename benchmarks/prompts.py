@@ -1,4 +1,4 @@
-"""Measures what rendering a prompt costs: going on with a kept one, all anew, and bisecting the whole prompt as it once was.
+"""Measures what rendering a prompt costs: going on with a kept one, rendering all again, and bisecting the whole prompt as it once was.
 
     make bench-prompts
 

@@ -286,7 +286,7 @@ def binomial(chance: random.Random, number: int, share: float) -> int:
 
 
 def longest_backlog_s(load: Load, a_second: float) -> float:
-    """Return how long the last rating of the day's worst moment waits where so many are worked off a second; infinite where a day is not enough."""
+    """Return how long the last rating of the day's worst moment waits where this number is worked off a second; infinite where a day is not enough."""
     if load.ratings >= a_second:
         return math.inf
     waiting = most = 0.0
@@ -490,7 +490,7 @@ PARTS: dict[str, Callable[[], str]] = {
 
 
 def written(document: str) -> str:
-    """The document with every computed part anew."""
+    """The document with every part computed again."""
     for name, compute in PARTS.items():
         before, begin, rest = document.partition(BEGIN.format(name))
         _, end, after = rest.partition(END)

@@ -26,7 +26,7 @@ class KeyRequest(BaseModel):
     name: AccountName = Field(description="The account the key belongs to; made if new.")
     may_choose_models: bool = Field(
         default=False,
-        description="Whether a backend's key may open conversations with a submission that it names.",
+        description="A backend's key may open conversations with a submission that it names.",
     )
 
     @model_validator(mode="after")

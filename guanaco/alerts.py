@@ -40,12 +40,12 @@ class AlertCheck(BaseModel):
 
     name: AlertName
     severity: Severity
-    is_firing: bool = Field(description="Whether the figures call for the alert at this moment.")
+    is_firing: bool = Field(description="True if the figures call for the alert at this moment.")
     value: str | None = Field(description="The last hour, or the day; None without enough traffic.")
     compared: str | None = Field(
         description="The same hour of last week, or the limit; None where there is none."
     )
-    sentence: str = Field(description="What the figures say, in one sentence.")
+    sentence: str = Field(description="The figures in one sentence.")
 
 
 class Alert(BaseModel):
@@ -68,7 +68,7 @@ class AlertMessage(BaseModel):
     attempts: int
     created_at: datetime
     last_attempt_at: datetime | None
-    next_attempt_at: datetime | None = Field(description="None once it is no longer pending.")
+    next_attempt_at: datetime | None = Field(description="Null once it is no longer pending.")
     last_result: str | None = Field(
         description="The status that the receiver answered, or why none came."
     )
@@ -78,7 +78,7 @@ class Alerts(BaseModel):
     """``firing`` and ``ended`` are newest first; ``messages`` are the newest that were written."""
 
     firing: list[Alert]
-    ended: list[Alert] = Field(description="Those that ended within the last 7 days.")
+    ended: list[Alert] = Field(description="Alerts that ended within the last 7 days.")
     checks: list[AlertCheck]
     messages: list[AlertMessage]
 
@@ -90,7 +90,7 @@ class ServiceWindow(BaseModel):
     since: datetime
     answered: int = Field(description="Replies that came whole.")
     failed: int = Field(description="Replies that failed for a reason that is not the client's.")
-    availability: float | None = Field(description="None without any reply.")
+    availability: float | None = Field(description="Null if there was no reply.")
     burn_rate: float | None
 
 
@@ -101,5 +101,5 @@ class ServiceLevel(BaseModel):
     windows: list[ServiceWindow]
     budget: float = Field(description="Replies that may fail within 30 days at this traffic.")
     budget_left: float | None = Field(
-        description="The share of it that is left; negative when it is overspent. None without any reply."
+        description="The share of it that is left; negative when it is overspent. Null if there was no reply."
     )

@@ -12,6 +12,6 @@ class ModelCard(BaseModel):
 
     text: str = Field(description="The Markdown without its front matter, cut where it is long.")
     is_cut: bool = False
-    license: str | None = Field(default=None, description="As the front matter names it.")
-    base_models: tuple[str, ...] = Field(default=(), description="As the front matter names them.")
+    license: str | None = Field(default=None, description="The name in the front matter.")
+    base_models: tuple[str, ...] = Field(default=(), description="The names in the front matter.")
     tags: tuple[str, ...] = ()

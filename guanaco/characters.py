@@ -77,7 +77,7 @@ class CharacterSummary(BaseModel):
     owner: str = Field(description="The name of the account that it belongs to.")
     is_public: bool
     tags: tuple[str, ...] = ()
-    greetings: int = Field(description="How many first messages there are.")
+    greetings: int = Field(description="Number of first messages.")
     has_picture: bool = False
     created_at: datetime
     updated_at: datetime
@@ -146,7 +146,7 @@ class CharacterQuery(BaseModel):
 class CharacterChanges(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    is_public: bool = Field(strict=True, description="Whether every account may talk to it.")
+    is_public: bool = Field(strict=True, description="True if every account may talk to it.")
 
 
 class CharactersErased(BaseModel):

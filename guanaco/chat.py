@@ -15,7 +15,7 @@ from guanaco.open_enum import OpenEnum
 MAX_MESSAGE_CHARS = 16_384
 NO_NUL = r"^[^\x00]*$"
 CHOSEN_NOTE = (
-    "Whether the app named the submission. Then the conversation counts for no leaderboard."
+    "True if the app named the submission. Then the conversation counts for no leaderboard."
 )
 CHARACTER_NOTE = (
     "The stored character and its version, as `ID@3`, that the conversation began with."
@@ -90,7 +90,7 @@ class ConversationRequest(BaseModel):
     user_id: str = Field(min_length=1, max_length=128, description="The app's own id of the user.")
     bot: Bot | None = Field(
         default=None,
-        description="Whom the user talks to, where no character is named.",
+        description="The bot that the user talks to, where no character is named.",
         exclude_if=_is_none,
     )
     character: str | None = Field(
@@ -104,12 +104,12 @@ class ConversationRequest(BaseModel):
         default=None,
         ge=-1,
         le=MAX_GREETING,
-        description="Which of the character's greetings is the first message: 0 is its usual one, and the default; -1 is none.",
+        description="Number of the character's greeting that is the first message: 0 is its usual one, and the default; -1 is none.",
         exclude_if=_is_none,
     )
     remember: bool = Field(
         default=False,
-        description="Whether the character is to know what it remembers of the user's last conversation with it.",
+        description="Let the character know what it remembers of the user's last conversation with it.",
         exclude_if=_is_false,
     )
     user_name: OneLine = "You"
@@ -119,7 +119,7 @@ class ConversationRequest(BaseModel):
         description="True when the user agreed to talk to an experimental model.",
     )
     competition: Slug = Field(
-        default=OPEN, description="Of which competition a submission is to be assigned."
+        default=OPEN, description="The competition from which a submission is assigned."
     )
     model: str | None = Field(
         default=None,
@@ -135,7 +135,7 @@ class ConversationRequest(BaseModel):
     history: list[Turn] = Field(
         default=[],
         max_length=1_000,
-        description="What was said before, elsewhere. The model reads it; it is neither measured nor rated.",
+        description="Earlier messages, from elsewhere. The model reads it; it is neither measured nor rated.",
     )
 
     @model_validator(mode="after")
@@ -210,14 +210,14 @@ class Timings(BaseModel):
 class Reply(BaseModel):
     """The model's answer. A stream sends ``token`` events with ``{"text"}``, then this as ``done``, or ``error``."""
 
-    message_id: str | None = Field(description="None in a preview, which is not recorded.")
+    message_id: str | None = Field(description="Null in a preview, which is not recorded.")
     conversation_id: str | None = Field(
-        default=None, exclude=True, description="Where the caller did not name it."
+        default=None, exclude=True, description="Set where the caller did not name it."
     )
     content: str
     appended: str | None = Field(
         default=None,
-        description="What was added to a reply that was continued: the tokens of its stream. `content` is the whole.",
+        description="The text that was added to a continued reply: the tokens of its stream. `content` is the whole.",
     )
     finish_reason: str
     usage: Usage
@@ -231,7 +231,7 @@ class Reply(BaseModel):
     )
     reward_score: float | None = Field(
         default=None,
-        description="What the reward model gave it; None where none chose among candidates.",
+        description="The reward model's score; null if none chose among candidates.",
     )
 
 
@@ -263,18 +263,18 @@ class Message(BaseModel):
     is_regenerated: bool = False
     is_imported: bool = Field(default=False, description="It was said before, elsewhere.")
     edited_at: datetime | None = None
-    thumbs_up: bool | None = Field(default=None, description="What the user thought of a reply.")
+    thumbs_up: bool | None = Field(default=None, description="The user's opinion of a reply.")
     timings: Timings | None = Field(
         default=None, description="Of a reply in the model's own words that was not one of two."
     )
     lore: tuple[int, ...] = Field(
         default=(),
-        description="Of a user's message: the places in the bot's lorebook, from 0, of the entries that were told with it.",
+        description="Only in a user's message: the places in the bot's lorebook, from 0, of the entries that were told with it.",
         exclude_if=_is_empty,
     )
     recalled: tuple[int, ...] = Field(
         default=(),
-        description="Of a user's message: the earlier messages that were shown to the model again with it, by their number in the conversation, from 1, deleted ones counted.",
+        description="Only in a user's message: the earlier messages that were shown to the model again with it, by their number in the conversation, from 1, deleted ones counted.",
         exclude_if=_is_empty,
     )
 

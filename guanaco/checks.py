@@ -13,7 +13,7 @@ class RepoCheck(BaseModel):
     model_config = ConfigDict(protected_namespaces=())
 
     repo: str
-    commit: str | None = Field(description="None where the repo was not found.")
+    commit: str | None = Field(description="Null if the repo was not found.")
     failure: Failure | None
     architecture: str | None = None
     parameter_count: int | None = None

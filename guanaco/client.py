@@ -89,7 +89,7 @@ def _async_streamed(
 
 
 class Client(FeedbackMethods):
-    """A server as one key sees it. Without arguments it is the profile's (``guanaco login``)."""
+    """A server as one key sees it. Without arguments, it is the profile's (``guanaco login``)."""
 
     def __init__(
         self,

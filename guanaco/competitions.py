@@ -266,5 +266,5 @@ class AssignmentReplay(BaseModel):
     is_same: bool | None = None
     chance: float | None = Field(
         default=None,
-        description="How likely the submission was to be chosen, given the snapshot, what the user had and what was full or away. None where the choice can no longer be made again.",
+        description="Chance that the submission was chosen, given the snapshot, what the user had and what was full or away. Null if the choice can no longer be repeated.",
     )

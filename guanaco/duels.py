@@ -126,7 +126,7 @@ class DuelQuery(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     cursor: str | None = Field(
-        default=None, max_length=128, description="What an earlier page gave."
+        default=None, max_length=128, description="The cursor that an earlier page gave."
     )
     limit: int = Field(default=50, ge=1, le=200)
 

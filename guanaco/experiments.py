@@ -37,7 +37,7 @@ class Variant(Overrides):
         gt=0,
         le=1_000,
         allow_inf_nan=False,
-        description="How many of the experiment's users get it, relative to the others' shares.",
+        description="The part of the experiment's users that gets it, relative to the others' shares.",
     )
     model: str | None = Field(
         default=None,
@@ -53,10 +53,10 @@ class ExperimentRequest(BaseModel):
 
     name: Slug
     competition: Slug | None = Field(
-        default=None, description="Whose conversations take part; those of all otherwise."
+        default=None, description="The apps whose conversations take part; all if unset."
     )
     users_from: float = Field(
-        default=0.0, ge=0, lt=1, description="Where its part of all users begins."
+        default=0.0, ge=0, lt=1, description="Start of its part of all users."
     )
     users_to: float = Field(default=1.0, gt=0, le=1, description="And where it ends.")
     variants: tuple[Variant, ...] = Field(min_length=2, max_length=MAX_VARIANTS)
@@ -107,7 +107,7 @@ class VariantResults(BaseModel):
     )
     thumbs_up_difference_always: Estimate | None = Field(
         default=None,
-        description="The same difference; the interval holds at every look and for all variants together. None from older servers.",
+        description="The same difference; the interval holds at every look and for all variants together. Null from older servers.",
     )
     conversation_length: Estimate | None = Field(
         description="Messages not deleted, both sides; mean over users, with Student's interval."

@@ -37,7 +37,7 @@ class FeedbackRequest(BaseModel):
     text: str = Field(default="", max_length=4_096)
     may_be_quoted: bool = Field(
         default=False,
-        description="Whether the user agreed, when they rated, that their words are shown on the model's public page: anonymized, without a name and without the conversation.",
+        description="The user agreed, when they rated, that their words are shown on the model's public page: anonymized, without a name and without the conversation.",
         exclude_if=_is_false,
     )
 
@@ -55,9 +55,11 @@ class Rating(BaseModel):
     at: datetime
     changed_at: datetime | None = None
     may_be_quoted: bool = Field(
-        default=False, description="Whether the words may be shown on the model's public page."
+        default=False, description="True if the words may be shown on the model's public page."
     )
-    changeable_until: datetime = Field(description="Until then it can be changed or withdrawn.")
+    changeable_until: datetime = Field(
+        description="Time until which it can be changed or withdrawn."
+    )
 
 
 class RatingChange(BaseModel):
@@ -81,10 +83,14 @@ class Feedback(BaseModel):
     submission_id: str
     conversation_id: str
     competition: str = OPEN
-    variant: str | None = Field(default=None, description="Of an experiment that was running.")
+    variant: str | None = Field(
+        default=None, description="The variant of an experiment that was running."
+    )
     user: str
     bot_name: str
-    first_message: str = Field(default="", description="What the bot said before the user wrote.")
+    first_message: str = Field(
+        default="", description="The bot's first message, before the user wrote."
+    )
     thumbs_up: bool
     text: str
     at: datetime
@@ -122,7 +128,7 @@ class FeedbackFilter(BaseModel):
 class FeedbackQuery(FeedbackFilter):
     """One page of them."""
 
-    cursor: str | None = Field(default=None, description="What an earlier page gave.")
+    cursor: str | None = Field(default=None, description="The cursor that an earlier page gave.")
     limit: int = Field(default=100, ge=1, le=500)
     order: Order = Field(default="oldest", description="Which comes first.")
 

@@ -20,7 +20,7 @@ class SubmissionMetrics(BaseModel):
     thumbs_up: int
     thumbs_down: int
     feedback_count: int = Field(description="Every rating, also a user's earlier ones.")
-    thumbs_up_ratio: float | None = Field(description="None without a rating.")
+    thumbs_up_ratio: float | None = Field(description="Null if there is no rating.")
     interval_low: float | None = Field(
         description="Wilson score interval, 95 %: for one look at one submission."
     )
@@ -37,7 +37,7 @@ class SubmissionMetrics(BaseModel):
         default=None, description="Until the first token, as the gateway saw it for the user."
     )
     ttft_ms_p95: Estimate | None = None
-    reply_ms_median: Estimate | None = Field(default=None, description="Until the last token.")
+    reply_ms_median: Estimate | None = Field(default=None, description="Time until the last token.")
     reply_ms_p95: Estimate | None = None
     retention: Estimate | None = Field(
         default=None, description="Share of users who wrote to it on the next day (UTC) too."
@@ -61,7 +61,9 @@ class LeaderboardRow(SubmissionMetrics):
     rank: int | None = Field(
         description="1 plus the number of submissions whose score's interval lies wholly above this one's; shared by those that cannot be told apart; None without a score."
     )
-    score: float | None = Field(default=None, description="By the competition's ranking rule.")
+    score: float | None = Field(
+        default=None, description="The score by the competition's ranking rule."
+    )
     score_low: float | None = Field(
         default=None,
         description="The interval holds at every look and for all submissions together with 95 %; ranks come from it.",
@@ -73,7 +75,9 @@ class LeaderboardRow(SubmissionMetrics):
     status: Status
     created_at: datetime
     parameter_count: int | None = None
-    license: str | None = Field(default=None, description="As the repo's model card names it.")
+    license: str | None = Field(
+        default=None, description="The licence that the repo's model card names."
+    )
     architecture: str | None = None
     sweep: str | None = Field(
         default=None, description="The sweep that it is a variant of; its variants are one group."
@@ -85,11 +89,11 @@ class Leaderboard(BaseModel):
     competition: str = OPEN
     ranking: RankingRule = RankingRule.THUMBS_UP
     counts_duels: bool = Field(
-        default=False, description="Whether votes on battles count in the scores."
+        default=False, description="True if votes on battles count in the scores."
     )
     controls_style: bool = Field(
         default=False,
-        description="Whether the scores are those of replies that are alike in length and markdown.",
+        description="True if the scores are for replies that are alike in length and markdown.",
     )
     rows: list[LeaderboardRow]
 
@@ -100,13 +104,13 @@ class StabilityPair(BaseModel):
     above: str
     below: str
     are_apart: bool = Field(
-        description="Whether the interval of the upper one lies wholly above the other's."
+        description="True if the interval of the upper one lies wholly above the other's."
     )
     votes: int | None = Field(
-        description="Without so many votes the intervals meet, or if they do already the two change places. None if more than 2,000 are needed, or no number does it."
+        description="Number of votes without which the two intervals meet, or, if they meet already, the two change places. Null if more than 2,000 are needed, or no number does it."
     )
     is_fewest: bool = Field(
-        description="Whether no smaller number does it. By strengths it is False: so many do, and a smaller set may exist."
+        description="True if no smaller number does it. By strengths, it is false: this number does it, and a smaller set may exist."
     )
 
 
@@ -149,7 +153,7 @@ class VerdictPair(BaseModel):
     )
     votes: int | None = Field(
         default=None,
-        description="About how many more votes on both, or duels of the two, settle an open one, if what they say stays. None if none would, or by intervals of strengths.",
+        description="About how many more votes on both, or duels of the two, settle an open one, if what they say stays. Null if no number would, or if the verdict is by intervals of strengths.",
     )
 
 
@@ -180,7 +184,7 @@ class AskedVerdict(BaseModel):
     waiting: int = Field(description="Conversations whose time to answer is not over.")
     leader: str | None = Field(description="The one with the highest interval.")
     is_decided: bool = Field(
-        description="Whether the leader is shown to be within the margin of every other one. With 95 % this is never said wrongly, however often one looks."
+        description="True if the leader is shown to be within the margin of every other one. With 95 % this is never said wrongly, however often one looks."
     )
     worth: int | None = Field(
         description="About how many answers alone say as much as 1,000 with the signals of all conversations. None before there are 30."
@@ -202,17 +206,17 @@ class LeaderboardVerdict(BaseModel):
     )
     is_by_duels: bool = Field(
         default=False,
-        description="Whether it is by the duels of the leader with each other one: where the competition counts duels and assigns by `decide`.",
+        description="True if it is by the duels of the leader with each other one: where the competition counts duels and assigns by `decide`.",
     )
     leader: str | None = Field(
         description="The first on the board, or who leads in duels; None without a score."
     )
     is_decided: bool = Field(
-        description="Whether the leader is shown to be within the margin of every other one. With 95 % this is never said wrongly, however often one looks."
+        description="True if the leader is shown to be within the margin of every other one. With 95 % this is never said wrongly, however often one looks."
     )
     chance: float | None = Field(
         default=None,
-        description="The probability of the same by Bayes' rule, with the prior below. By `thumbs_up` only.",
+        description="The probability of the same by Bayes' rule, with the prior below. Only for the rule `thumbs_up`.",
     )
     prior_up: float = Field(default=1.0, description="The prior is Beta(prior_up, prior_down).")
     prior_down: float = 1.0
@@ -259,7 +263,7 @@ class ScoreHistory(BaseModel):
 
 
 class VoteFlag(BaseModel):
-    """Why a rating is left out of the votes. A flag that was lifted (the rule no longer holds) or allowed has no effect."""
+    """The reason why a rating is left out of the votes. A flag that was lifted (the rule no longer holds) or allowed has no effect."""
 
     feedback_id: str
     submission_id: str
@@ -276,12 +280,12 @@ class UniformRow(BaseModel):
     """A submission's thumbs-up ratio had every conversation that it could have got been as likely to be its own."""
 
     submission_id: str
-    conversations: int = Field(description="Those that it could have got.")
-    rated: int = Field(description="Those that it got and that were rated.")
+    conversations: int = Field(description="Conversations that it could have got.")
+    rated: int = Field(description="Conversations that it got and that were rated.")
     observed: float | None = Field(description="The ratio of these ratings as they are.")
-    ratio: float | None = Field(description="The estimate; None without a rating.")
+    ratio: float | None = Field(description="The estimate; Null if there is no rating.")
     low: float | None = Field(
-        description="The interval holds at every look in the limit of many users. None with fewer than 30."
+        description="The interval holds at every look in the limit of many users. Null if there are fewer than 30."
     )
     high: float | None
 
@@ -292,7 +296,7 @@ class UniformRatios(BaseModel):
     at: datetime
     competition: str
     conversations: int = Field(description="The newest ones with a recorded assignment.")
-    unknown: int = Field(description="Those whose chances can no longer be computed.")
+    unknown: int = Field(description="Conversations whose chances can no longer be computed.")
     rows: list[UniformRow]
 
 
@@ -305,7 +309,7 @@ class VotePattern(BaseModel):
     broad_up: int
     broad_down: int
     excess: float | None = Field(
-        description="Difference of the two thumbs-up ratios, less the same difference of all others. None with too few votes."
+        description="Difference of the two thumbs-up ratios, less the same difference of all others. Null if there are too few votes."
     )
     z: float | None = Field(description="The excess in standard errors.")
     is_suspicious: bool = Field(

@@ -72,5 +72,5 @@ class Lorebook(BaseModel):
         default=0,
         ge=0,
         le=MAX_RECURSION,
-        description="How many times keys are looked for in what was found, too.",
+        description="Number of times that keys are also looked for in the entries that were found.",
     )

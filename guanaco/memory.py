@@ -64,4 +64,4 @@ class MemoryCorrection(BaseModel):
         StringConstraints(
             strip_whitespace=True, min_length=1, max_length=MAX_SUMMARY_CHARS, pattern=NO_NUL
         ),
-    ] = Field(description="What is to stand in place of all summaries so far.")
+    ] = Field(description="The text that replaces all summaries so far.")

@@ -29,7 +29,7 @@ class PlannedTraffic(BaseModel):
     tokens_per_second: float = Field(
         default=20,
         allow_inf_nan=False,
-        description="What each session gets at least.",
+        description="Least number of tokens a second for each session.",
     )
 
 
@@ -93,7 +93,9 @@ class PlanComparison(BaseModel):
     model: str
     parameters: int
     active_parameters: int
-    is_mixture: Annotated[bool, Field(description="Whether a token uses a part of the weights.")]
+    is_mixture: Annotated[
+        bool, Field(description="True if a token uses only a part of the weights.")
+    ]
     weight_bytes: float
     traffic: PlannedTraffic
     plans: list[GpuComparison]

@@ -113,7 +113,7 @@ class Recipe(BaseModel):
     )
     machine: MachineNeeds | None = Field(
         default=None,
-        description="None where an earlier version chose: then the cluster's defaults count.",
+        description="Null if an earlier version chose: then the cluster's defaults count.",
     )
 
 
@@ -135,7 +135,7 @@ class RecipeOverride(BaseModel):
     tensor_parallel: GpuCount | None = None
     data_parallel: GpuCount | None = None
     expert_parallel: bool | None = Field(
-        default=None, description="Whether a mixture's experts are spread whole over the GPUs."
+        default=None, description="True if a mixture's experts are spread whole over the GPUs."
     )
     gpu_memory_utilization: float | None = Field(default=None, ge=0.1, le=0.98)
     kv_cache_dtype: KvCacheDtype | None = None

@@ -49,7 +49,7 @@ class SimulatedVerdict(BaseModel):
         default=False, description="Each rating is a duel, and duels settle who is best."
     )
     ratings: float = Field(description="Median.")
-    quarter: float = Field(description="A quarter of the seasons needs at most so many.")
+    quarter: float = Field(description="A quarter of the seasons needs at most this number.")
     three_quarters: float
     users: float = Field(description="For the median; so are the days and GPU hours.")
     days: float
@@ -87,7 +87,7 @@ class SharedVerdict(BaseModel):
 
     policy: SleepPolicy
     gpu_hours: float = Field(description="Median.")
-    quarter: float = Field(description="A quarter of the seasons needs at most so many.")
+    quarter: float = Field(description="A quarter of the seasons needs at most this number.")
     three_quarters: float
     days: float = Field(description="Median; so are ratings and changes.")
     ratings: float

@@ -56,9 +56,7 @@ class PromptPush(BaseModel):
 
     name: Slug
     prompt: Prompt
-    note: OneLine | None = Field(
-        default=None, description="What has changed, for those who read the list."
-    )
+    note: OneLine | None = Field(default=None, description="The change, for readers of the list.")
 
 
 class LabelMove(BaseModel):

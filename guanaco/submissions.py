@@ -134,7 +134,7 @@ class SubmissionRequest(BaseModel):
     )
     reward_formatter: Prompt | None = Field(
         default=None,
-        description="How the reward model sees the conversation; otherwise as it says itself, or as the chat model sees it.",
+        description="The form in which the reward model sees the conversation; if unset, its own, or that of the chat model.",
     )
 
     @model_validator(mode="after")
@@ -162,7 +162,7 @@ class SubmissionRequest(BaseModel):
 
 
 class Failure(BaseModel):
-    """Why a submission failed, and who can do something about it."""
+    """The reason why a submission failed, and who can do something about it."""
 
     code: str
     detail: str
@@ -187,7 +187,7 @@ class StageRun(BaseModel):
     ended_at: datetime | None = None
     outcome: Outcome | None = None
     waits_for: str | None = Field(
-        default=None, description="Why the stage waits for room, in a sentence."
+        default=None, description="The reason why the stage waits for room, in a sentence."
     )
 
     @property
@@ -230,7 +230,7 @@ class RedeployRequest(BaseModel):
         ge=1,
         le=30 * 86_400,
         allow_inf_nan=False,
-        description="After so many seconds without being worse, the new version takes over.",
+        description="Seconds without being worse after which the new version takes over.",
     )
     promote: bool = Field(
         default=False,
@@ -251,10 +251,12 @@ class Rollout(BaseModel):
     )
     began_at: datetime
     shifting_at: datetime | None = Field(
-        default=None, description="Since when new conversations go to the new version."
+        default=None, description="Time since which new conversations go to the new version."
     )
     ended_at: datetime | None = None
-    failure: Failure | None = Field(default=None, description="Why the version before serves on.")
+    failure: Failure | None = Field(
+        default=None, description="The reason why the version before still serves."
+    )
 
     @property
     def is_canary(self) -> bool:
@@ -268,9 +270,9 @@ class Unserved(BaseModel):
     since: datetime
     trouble: str | None = Field(
         default=None,
-        description="Which kind of trouble: `crashed`, or of the cluster's doing `unplaced`, `queued` (for its place, which is no fault), `node_lost`, `object_missing`, `image_missing`; null while a server starts.",
+        description="The kind of problem: `crashed`, or, caused by the cluster, `unplaced`, `queued` (it waits for its place, which is no fault), `node_lost`, `object_missing`, `image_missing`; null while a server starts.",
     )
-    problem: str = Field(description="What is wrong, in a sentence.")
+    problem: str = Field(description="The problem, in a sentence.")
 
 
 class Submission(BaseModel):
@@ -314,7 +316,7 @@ class Submission(BaseModel):
     created_at: datetime
     updated_at: datetime
     aliases: list[str] = Field(
-        default=[], description="What its developer calls it now, like `org/model@champion`."
+        default=[], description="The name that its developer gave it, like `org/model@champion`."
     )
     tags: list[str] = []
     sweep: str | None = Field(
@@ -324,7 +326,8 @@ class Submission(BaseModel):
         default=None, description="The newest redeploy that was made while it was served."
     )
     unserved: Unserved | None = Field(
-        default=None, description="Why no model server answers for it, while it should be served."
+        default=None,
+        description="The reason why no model server answers for it, while it should be served.",
     )
     stages: list[StageRun] = []
 
@@ -425,9 +428,9 @@ class ReusedLoad(BaseModel):
     """The submission that the figures of a stress check come from, if it sent no load of its own: one that shares its model server."""
 
     submission_id: str | None = Field(
-        default=None, description="None where it is another developer's."
+        default=None, description="Null if it is another developer's."
     )
-    at: datetime = Field(description="When the load was sent.")
+    at: datetime = Field(description="Time at which the load was sent.")
     own_requests: int = Field(
         description="Requests with this submission's own prompts and parameters, which kept to every limit."
     )
@@ -450,10 +453,10 @@ class StressReport(BaseModel):
     reasons: list[str] = Field(description="One sentence for each threshold that was missed.")
     confidence: float | None = Field(
         default=None,
-        description="How sure the verdict is, by the number of requests; None in reports of older checks.",
+        description="Confidence of the verdict, by the number of requests; null in reports of older checks.",
     )
     thresholds: StressThresholds | None = Field(
-        default=None, description="None in reports before 0.1."
+        default=None, description="Null in reports before 0.1."
     )
     at: datetime
     duration_s: float
@@ -485,12 +488,12 @@ class StressReport(BaseModel):
         default=[], description="Each request of the load that the verdict rests on."
     )
     beside: StressBeside | None = Field(
-        default=None, description="None where the model server was not shared."
+        default=None, description="Null if the model server was not shared."
     )
     divergence: Divergence | None = Field(
         default=None,
-        description="Of a promoted adapter, beside the version that is served unmerged; None for all else.",
+        description="Only for a promoted adapter, beside the version that is served unmerged; null for all others.",
     )
     reused: ReusedLoad | None = Field(
-        default=None, description="None where the load was sent for this submission."
+        default=None, description="Null if the load was sent for this submission."
     )

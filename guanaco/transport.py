@@ -1,6 +1,6 @@
 """Sends calls over httpx, with or without asyncio, and translates httpx' errors to ours.
 
-What both transports decide the same way is in ``Following``, ``error_of`` and ``parsed``; nothing else translates errors.
+Decisions that both transports share are in ``Following``, ``error_of`` and ``parsed``; nothing else translates errors.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ class Following(Generic[T]):
             raise self._cut_off()
 
     def pause_s(self, error: GuanacoError) -> float:
-        """Return how long to wait before connecting again; raise the error if trying again cannot help."""
+        """Return how long to wait before connecting again; raise the error if a retry cannot help."""
         if not isinstance(error, ServerUnreachable):
             raise error
         if not self._call.is_resumable:

@@ -39,7 +39,7 @@ class WebhookRequest(BaseModel):
         default=None,
         ge=1,
         le=1_000_000,
-        description="Also tell of every so many-th rating of a submission.",
+        description="Also notify of every N-th rating of a submission.",
     )
 
 
@@ -61,7 +61,7 @@ class Delivery(BaseModel):
     attempts: int
     created_at: datetime
     last_attempt_at: datetime | None
-    next_attempt_at: datetime | None = Field(description="None once it is no longer pending.")
+    next_attempt_at: datetime | None = Field(description="Null once it is no longer pending.")
     last_result: str | None = Field(
         description="The status that the receiver answered, or why none came."
     )
@@ -72,7 +72,7 @@ class Webhook(BaseModel):
     feedback_every: int | None
     created_at: datetime
     old_secret_until: datetime | None = Field(
-        description="Until then each delivery is signed with the secret before the last rotation too."
+        description="Until this time, each delivery is also signed with the secret before the last rotation."
     )
     deliveries: list[Delivery] = Field(default=[], description="The newest, newest first.")
 

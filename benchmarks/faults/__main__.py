@@ -170,7 +170,7 @@ def _found(stage: Stage, engine: Engine, ledger: Ledger) -> list[Finding]:
 
 
 def _orphans(stage: Stage, engine: Engine) -> list[Finding]:
-    """Find what runs and nobody wishes for."""
+    """Find what runs and nobody requested."""
     found = orphaned_engines(stage.engines(), engine)
     if stage.pods is not None:
         found += orphaned_pods(dict(stage.pods.world.server.store.objects), engine)

@@ -1,6 +1,6 @@
 """The faults: each hits one component for a moment, and is lifted again.
 
-Of one component there is one fault at a time; those of different components overlap. What is there for moments only, such as
+One component has one fault at a time; faults of different components overlap. What is there for moments only, such as
 a serializer or a request to S3, is waited for. A fault that finds nothing to hit is not counted, and another is chosen. A
 kind that lags behind the others is chosen more often, so that each comes 20 times in a thousand.
 """

@@ -22,7 +22,7 @@ OURS = ("tests.fixtures.warm_start", "postgres", "rclone")  # the campaign's own
 
 
 def orphaned_engines(engines: Iterable[psutil.Process], engine: Engine) -> list[Finding]:
-    """Model servers that no deployment wishes for, and those that are there twice."""
+    """Find model servers that no deployment requests, and those that are there twice."""
     with engine.connect() as tables:
         keys = tables.execute(text("SELECT submission_id FROM deployments")).scalars()
         wished = Counter(
@@ -39,7 +39,7 @@ def orphaned_engines(engines: Iterable[psutil.Process], engine: Engine) -> list[
 def orphaned_objects(store: S3Config, engine: Engine) -> list[Finding]:
     """Artifacts that no row names, and objects that the collector would never find.
 
-    What an unfinished job or a killed trial left is kept for a day, and found by the form of its key.
+    Leftovers of an unfinished job or a killed trial are kept for a day, and found by the form of their key.
     """
     query = "SELECT key FROM artifacts UNION SELECT artifact_key FROM submissions WHERE artifact_key IS NOT NULL"
     with engine.connect() as tables:

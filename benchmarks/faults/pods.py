@@ -69,7 +69,7 @@ async def pod_cluster(folder: Path, engine_python: Path) -> AsyncIterator[PodClu
 
 
 def orphaned_pods(objects: Objects, engine: Engine) -> list[Finding]:
-    """Find objects of the cluster that no deployment wishes for, pods without an owner, and pods that are there twice."""
+    """Find objects of the cluster that no deployment requests, pods without an owner, and pods that are there twice."""
     with engine.connect() as tables:
         keys = list(tables.execute(text(SERVERS)).scalars())
     wished = {deployment_name(key) for key in keys}

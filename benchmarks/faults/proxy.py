@@ -1,6 +1,6 @@
 """A proxy that passes bytes on, until it is told to be slow, to cut, or to refuse: for PostgreSQL, S3 and the Hub.
 
-One for a TCP port or a Unix socket; each connection is looked at anew with every piece of data, so a fault reaches connections
+One for a TCP port or a Unix socket; each connection is checked again with every piece of data, so a fault reaches connections
 that are open already.
 """
 

@@ -255,7 +255,7 @@ async def built(engine_python: Path, *, has_pods: bool) -> AsyncIterator[Stage]:
 
 
 def _make_repos(root: Path) -> list[str]:
-    """Make repos that differ in two of their weights, which takes less time than to make each anew."""
+    """Make repos that differ in two of their weights, which takes less time than to make each from nothing."""
     repos = [f"acme/tiny{number}" for number in range(REPOS)]
     make_tiny_repo(root / repos[0])
     for number, repo in enumerate(repos[1:], 1):

@@ -7,7 +7,7 @@ go on that were measured alone before, once they were warm. Every repo is checke
 accepted are submitted, deployed on scripted model servers and chatted with. Prints a table, then one line of JSON. The exit
 status is 1 when code of a repo ran, a repo that must be refused was deployed, or a request was answered with a 5xx.
 
-What attacks runs at a lower priority, as if it had machines of its own; people's chats and the platform do not.
+Attackers run at a lower priority, as if they had machines of their own; people's chats and the platform do not.
 
 schemathesis makes the requests, in a temporary environment: --fuzzer=PYTHON names one that has it.
 """
@@ -337,7 +337,7 @@ class Arena:
         return found.failure is None
 
     def _deploy(self, client: Client, repo: HostileRepo, until: float) -> bool:
-        """Submit it, chat with it if it is deployed, and take it down again. Whether it was deployed."""
+        """Submit it, chat with it if it is deployed, and take it down again. Return whether it was deployed."""
         status = None
         try:
             if time.monotonic() < until:

@@ -66,7 +66,7 @@ class Chat:
 
 
 def bench_busy(folder: Path, python: Path, turns: int) -> dict[str, Any]:
-    """At least so many turns alone, and as many as each disturbance lasts for."""
+    """Take at least this number of turns alone, and as many as each disturbance lasts for."""
     with platform(folder, python, **SETTINGS) as (up, models):
         client = up.client()
         busy, beside, *_ = models  # of two shapes

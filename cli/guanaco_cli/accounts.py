@@ -177,7 +177,7 @@ def set_quota(
 ) -> None:
     """Set a developer's limits (admin).
 
-    All are set anew: 0 is no limit, and one that is left out is the platform's own.
+    This replaces all limits: 0 is no limit, and one that is left out is the platform's own.
     """
     with connect() as client:
         quota = client.set_quota(

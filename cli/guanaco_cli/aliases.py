@@ -45,7 +45,7 @@ def list_aliases(as_json: AsJson = False) -> None:
         [(one.alias, one.submission_id, one.developer, words.moment(one.set_at)) for one in found],
     )
     if not found:
-        console.say("None yet: `guanaco alias set ID NAME` makes one.")
+        console.say("No aliases yet: `guanaco alias set ID NAME` makes one.")
 
 
 @alias_app.command("remove", epilog="Example: guanaco alias remove org/model@champion")

@@ -127,7 +127,7 @@ def export(
         Path | None,
         typer.Argument(
             metavar="[FILE]",
-            help="What it ends with is the format: .json, .png or .charx. [default: JSON on stdout]",
+            help="The ending is the format: .json, .png or .charx. [default: JSON on stdout]",
             dir_okay=False,
         ),
     ] = None,

@@ -171,10 +171,10 @@ def uniform(competition_id: Id, as_json: AsJson = False) -> None:
 @votes_app.command(epilog="Example: guanaco votes flags --competition autumn")
 def flags(
     competition: Annotated[
-        str | None, typer.Option(metavar="ID", help="Of this competition only. [default: all]")
+        str | None, typer.Option(metavar="ID", help="Only of this competition. [default: all]")
     ] = None,
     submission: Annotated[
-        str | None, typer.Option(metavar="ID", help="Of this submission only. [default: all]")
+        str | None, typer.Option(metavar="ID", help="Only of this submission. [default: all]")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="Flags at most.")] = 100,
     as_json: AsJson = False,
@@ -214,7 +214,7 @@ def _of(competition: str | None, submission: str | None) -> str:
 
 @votes_app.command(epilog="Example: guanaco votes patterns --competition autumn")
 def patterns(
-    competition: Annotated[str, typer.Option(metavar="ID", help="Of which competition.")] = "open",
+    competition: Annotated[str, typer.Option(metavar="ID", help="The competition.")] = "open",
     as_json: AsJson = False,
 ) -> None:
     """Find votes by another kind of users than others' (admin).

@@ -34,7 +34,7 @@ OneMessage = Annotated[
     typer.Option("--message", metavar="MESSAGE", help="Only this reply; it counts for no score."),
 ]
 User = Annotated[str, typer.Option("--user", metavar="ID", help="The app's own id of the user.")]
-UserName = Annotated[str, typer.Option(help="What the character calls the user.")]
+UserName = Annotated[str, typer.Option(help="The name by which the character calls the user.")]
 Consent = Annotated[
     bool,
     typer.Option("--consent", help="The user agreed to talk to an experimental model."),
@@ -60,7 +60,7 @@ Character = Annotated[
 ]
 Greeting = Annotated[
     int | None,
-    typer.Option(min=-1, max=100, help="Which of its greetings comes first; -1 for none."),
+    typer.Option(min=-1, max=100, help="Number of the greeting that comes first; -1 for none."),
 ]
 Remember = Annotated[
     bool,
@@ -203,7 +203,7 @@ def say(
 
 @app.command(epilog="Example: guanaco conversations regenerate conv_…")
 def regenerate(conversation_id: ConversationId, as_json: AsLine = False) -> None:
-    """Answer the last message anew; the reply before stays a swipe."""
+    """Answer the last message again; the earlier reply stays a swipe."""
     with connect() as client:
         if as_json:
             console.json_line(client.regenerate(conversation_id))
@@ -247,7 +247,7 @@ def choose(conversation_id: ConversationId, message_id: MessageId, as_json: AsJs
 def edit(
     conversation_id: ConversationId,
     message_id: MessageId,
-    content: Annotated[str, typer.Argument(metavar="TEXT", help="What it says from now on.")],
+    content: Annotated[str, typer.Argument(metavar="TEXT", help="The new text.")],
     as_json: AsJson = False,
 ) -> None:
     """Replace a message's text."""

@@ -47,7 +47,7 @@ def battle(
 def vote(
     conversation_id: ConversationId,
     battle_id: BattleId,
-    outcome: Annotated[Outcome, typer.Argument(help="Which reply is better.")],
+    outcome: Annotated[Outcome, typer.Argument(help="The better reply.")],
     continue_from: Annotated[
         Side | None, typer.Option(help="Go on with this reply. [default: the better one]")
     ] = None,

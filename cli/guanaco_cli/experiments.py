@@ -93,7 +93,7 @@ def create(
         str | None, typer.Option(help="The experiment's name. [default: of the sweep]")
     ] = None,
     competition: Annotated[
-        str | None, typer.Option(help="Whose conversations take part. [default: all]")
+        str | None, typer.Option(help="The app whose conversations take part. [default: all]")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -124,7 +124,7 @@ def _nothing(filters: Filters, is_new: bool) -> str:
     ]
     if given:
         return f"No rating matches {' '.join(given)}{' since the last time' if is_new else ''}."
-    return "None since the last time." if is_new else "None yet."
+    return "No new ratings since the last time." if is_new else "None yet."
 
 
 def _local(moment: datetime | None) -> datetime | None:

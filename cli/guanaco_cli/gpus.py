@@ -249,7 +249,8 @@ HitRate = Annotated[
     ),
 ]
 Speed = Annotated[
-    float, typer.Option("--tokens-per-second", help="What each session must get at least.")
+    float,
+    typer.Option("--tokens-per-second", help="Least number of tokens a second for each session."),
 ]
 COLUMNS = (
     "GPU", "a replica", "weights>", "sessions>", "batch>", "tokens/s>", "each>", "first token>",

@@ -38,7 +38,7 @@ WatchOption = Annotated[
 Every = Annotated[float, typer.Option(min=1, max=3_600, help="Seconds between looks.")]
 
 
-Of = Annotated[str, typer.Option("--competition", metavar="ID", help="Of which competition.")]
+Of = Annotated[str, typer.Option("--competition", metavar="ID", help="The competition.")]
 Sort = Annotated[  # LeaderboardSort's values; a test holds these to them
     Literal[
         "rank",
@@ -67,7 +67,7 @@ Stability = Annotated[
 
 Verdict = Annotated[
     bool,
-    typer.Option("--verdict", help="What is settled between the leader and each other one."),
+    typer.Option("--verdict", help="Show what is settled between the leader and each other one."),
 ]
 
 

@@ -110,7 +110,7 @@ BotName = Annotated[
     typer.Option(
         "--bot",
         metavar="NAME|FILE",
-        help="Whom to talk to: marlowe, ada, bruno, pixel, or a bot in a JSON or YAML file.",
+        help="The bot to talk to: marlowe, ada, bruno, pixel, or a bot in a JSON or YAML file.",
         autocompletion=_complete_bots,
     ),
 ]

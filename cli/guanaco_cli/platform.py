@@ -21,7 +21,7 @@ app = typer.Typer()
 Host = Annotated[str | None, typer.Option(help="Address to listen on.", show_default=False)]
 Role = Annotated[
     Literal["all", "api", "worker"] | None,
-    typer.Option(help="What this process does. [default: all]", show_default=False),
+    typer.Option(help="The role of this process. [default: all]", show_default=False),
 ]
 Gateways = Annotated[
     int | None,
@@ -86,7 +86,7 @@ def settings(
 ) -> None:
     """Print the settings in effect and where each comes from. Secrets are masked.
 
-    With the options of `guanaco up` it shows what that command would use.
+    With the options of `guanaco up`, it shows what that command would use.
     """
     with needs_platform():
         from guanaco_server.settings.report import settings_in_effect

@@ -45,7 +45,9 @@ def render(
             file_okay=False,
         ),
     ] = None,
-    turns: Annotated[int, typer.Option(min=1, max=1_000, help="Of the sample conversation.")] = 5,
+    turns: Annotated[
+        int, typer.Option(min=1, max=1_000, help="The bot of the sample conversation.")
+    ] = 5,
     max_input_tokens: Annotated[
         int | None, typer.Option(help="As of a submission.", show_default=False)
     ] = None,

@@ -57,7 +57,9 @@ Correlation = Annotated[
 ]
 Ties = Annotated[float, typer.Option(help="By duels: share of ties between equal submissions.")]
 Certainty = Annotated[float, typer.Option(help="How sure the verdict has to be.")]
-MostRatings = Annotated[int, typer.Option("--most-ratings", help="Where a season ends undecided.")]
+MostRatings = Annotated[
+    int, typer.Option("--most-ratings", help="Number of ratings at which a season ends undecided.")
+]
 Seasons = Annotated[int, typer.Option(help="Seasons to simulate for each line.")]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same seasons.")]
 Rules = Annotated[
@@ -119,7 +121,7 @@ def simulate(
     Seasons are simulated here, with the platform's own policies and tests: no server is asked. Without --policy all policies are
     simulated, without --rule the file's own rule; rules by strengths need the platform's extra `server`. Where the file's duels settle who is best,
     `decide` is simulated by duels, and each rating is a duel. With --engines it also says how many
-    GPU hours a verdict by thumbs needs where so many model servers are shared, by each value of the setting `sleep_policy`.
+    GPU hours a verdict by thumbs needs where this number of model servers is shared, by each value of the setting `sleep_policy`.
     """
     from pydantic import ValidationError
 

@@ -80,7 +80,7 @@ def submissions(
     elif not found and tags:
         console.say(f"No submission of yours has the tag {' and '.join(tags)}.")
     elif not found:
-        console.say("None yet: `guanaco submit REPO` enters one.")
+        console.say("No submissions yet: `guanaco submit REPO` enters one.")
 
 
 def _statuses(named: Sequence[str]) -> list[str]:

@@ -119,7 +119,7 @@ def list_sweeps(as_json: AsJson = False) -> None:
         ],
     )
     if not found:
-        console.say("None yet: `guanaco sweep FILE` enters one.")
+        console.say("No sweeps yet: `guanaco sweep FILE` enters one.")
 
 
 @app.command(epilog="Example: guanaco sweep show org-model_sweep1 --wait")

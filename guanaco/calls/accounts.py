@@ -93,7 +93,7 @@ def set_quota(
     in_progress: int | None = None,
     artifact_bytes: int | None = None,
 ) -> Call[Quota]:
-    """Set a developer's limits, all anew: None is the platform's own, 0 no limit. Admin.
+    """Replace all limits of a developer: None is the platform's own, 0 no limit. Admin.
 
     Args:
         account: The developer's name.

@@ -540,7 +540,7 @@ def _reply_stream(
 def parse_reply_event(event: ServerEvent) -> Token | Reply | None:
     """Read an event of a streamed reply: ``token`` again and again, then ``done`` or ``error``.
 
-    Raises the error that an ``error`` event stands for. None for an event that only a newer version knows.
+    Raises the error that an ``error`` event stands for. Return None for an event that only a newer version knows.
 
     Args:
         event: A server-sent event.

@@ -181,7 +181,7 @@ def render_prompt(
     """Render the prompt that a model would get; no model is asked. The formatter may name a preset or a file.
 
     With a ``submission`` of yours, by id or alias, its tokenizer and chat template are used, and its own prompt where the
-    formatter is None. Without one a word is a token.
+    formatter is None. If there is none, a word is a token.
 
     Args:
         formatter: The prompt: a preset's name, a file's path, ``chat-template``, or a prompt of :mod:`guanaco.prompts`.
@@ -320,7 +320,7 @@ def events(
 ) -> StreamCall[SubmissionEvent]:
     """Read the events numbered over ``after``, then each as it comes, until the submission is no longer in progress.
 
-    A broken connection is resumed where it was. Without ``follow`` it ends with what is recorded.
+    A broken connection is resumed where it was. Without ``follow``, it ends with what is recorded.
 
     Args:
         submission_id: The submission's id, or an alias like ``org/model@champion``.
@@ -411,7 +411,7 @@ def redeploy(
     canary_s: float = 3_600,
     hub_token: str | None = None,
 ) -> Call[Submission]:
-    """Run the pipeline again, at the same commit. A private or gated repo needs your Hub token anew.
+    """Run the pipeline again, at the same commit. A private or gated repo needs your Hub token again.
 
     What is served stays so until the new version takes its place. With a ``canary``, a share between 0 and 1, that takes
     this share of the new conversations first: it is stopped if it is worse, and takes over after ``canary_s`` if not.

@@ -53,7 +53,7 @@ GuanacoError
 │   ├── CannotDelete             the submission has not failed, or was live
 │   ├── LastAdminKey             it is the only admin key that still works
 │   └── AccountRoleConflict      the account exists with another role
-├── Unavailable                  trying again later can help
+├── Unavailable                  a retry later can help
 │   ├── NoModelAvailable         no submission can take a conversation now
 │   ├── ModelUnavailable         this submission's model server does not answer
 │   ├── ModelWaking              it was scaled to zero and is starting again

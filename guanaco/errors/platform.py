@@ -1,4 +1,4 @@
-"""The errors that the platform, or this machine, causes. For `Unavailable` and below, trying again later can help."""
+"""The errors that the platform, or this machine, causes. For `Unavailable` and below, a later retry can help."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ REMEDIES: dict[str, Remedy] = {
         "Tell the operator the incident number.",
     ),
     "invalid_card": Remedy(
-        "What was sent is no Character Card, or one that cannot be stored.",
+        "The file is no Character Card, or one that cannot be stored.",
         "The message names the field; docs/characters.md lists what is read.",
     ),
     "invalid_formatter": Remedy(
@@ -231,7 +231,7 @@ REMEDIES: dict[str, Remedy] = {
         "An optional package is not installed.", "Install it with the command in the message."
     ),
     "malformed_request": Remedy(
-        "What came over the connection is no HTTP request.",
+        "The connection carried no HTTP request.",
         "Look at the client, or at the proxy before the platform.",
     ),
     "message_not_found": Remedy(

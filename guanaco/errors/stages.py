@@ -1,4 +1,4 @@
-"""The errors that end a pipeline stage. Each says who can do something about it, and whether trying again can help."""
+"""The errors that end a pipeline stage. Each says who can do something about it, and whether a retry can help."""
 
 from __future__ import annotations
 

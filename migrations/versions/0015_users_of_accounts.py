@@ -14,7 +14,7 @@ ID = sa.String(length=64)
 SUBMISSION = sa.String(length=128)
 USER_KEY = sa.String(length=161)
 
-# Of an id that users of several accounts have, nobody can say any more whose vote was counted.
+# If users of several accounts share an id, nobody can say any more whose vote was counted.
 OWN_IDS = (
     "SELECT user_id, MIN(account_id) AS account_id FROM conversations"
     " GROUP BY user_id HAVING MIN(account_id) = MAX(account_id)"
@@ -93,7 +93,7 @@ def create_tables() -> None:
 
 
 def count_anew() -> None:
-    """Have the scorekeeper count anew whoever talked to such users, and where the rules of bursts and windows have changed."""
+    """Have the scorekeeper count again whoever talked to such users, and where the rules of bursts and windows have changed."""
     op.execute(
         "INSERT INTO score_recounts (submission_id)"
         f" SELECT submission_id FROM conversations WHERE user_id IN ({SHARED_IDS})"

@@ -1,4 +1,4 @@
-"""Why no model server answers for a deployment, and since when; the version before neither reads nor writes it."""
+"""Store why no model server answers for a deployment, and since when; the version before neither reads nor writes it."""
 
 from __future__ import annotations
 

@@ -38,11 +38,10 @@ from guanaco_server.submissions.pipeline.engine import make_tables
 
 logger = logging.getLogger(__name__)
 
-# A look for garbage holds everything up. Every so many new objects the young ones are looked through: 94 ms for 50,000
-# objects of which most are garbage in cycles, as a FastAPI request leaves; 9 ms for 5,000. After so many such looks, those that
-# were left by them: 109 ms after 200, 19 ms after 10. After so many of these, all.
+# A look for garbage holds everything up. After this number of new objects, the young ones are searched: 94 ms for 50,000
+# objects of which most are garbage in cycles, as a FastAPI request leaves; 9 ms for 5,000. After this number of such searches, the objects that survived them: 109 ms after 200, 19 ms after 10. After this number of those, all objects.
 GC_THRESHOLD = (5_000, 10, 100)
-# How long a thread that wants the interpreter waits before it asks the one that has it. With Python's 5 ms the event loop, which
+# Time that a thread waits for the interpreter before it asks the thread that holds it. With Python's 5 ms the event loop, which
 # gives it away at each system call, stood still for 320 ms while several threads read from a Hub, and for 50 with 0.5.
 SWITCH_S = 0.000_5
 STOP_PATIENCE_S = 5  # open streams get this long when the platform stops; an API that others replace waits for its own

@@ -1,4 +1,4 @@
-"""A developer submits a reward model of her own, and it picks what her chat model says."""
+"""A developer submits their own reward model, and it picks what their chat model says."""
 
 from __future__ import annotations
 

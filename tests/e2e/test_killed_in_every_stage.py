@@ -17,7 +17,7 @@ from tests.fixtures.up import SCRIPTED_ENGINE, eventually
 
 pytestmark = pytest.mark.engine
 
-# What keeps each stage from ending, so that it can be hit: the Hub holds an answer, the model server is slow.
+# Keep each stage from ending, so that it can be hit: the Hub holds an answer, the model server is slow.
 HELD_AT_HUB = {
     Stage.RESOLVE: ("/api/models/", 0),
     Stage.CHECK: ("/config.json", 0),

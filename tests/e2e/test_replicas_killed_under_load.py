@@ -32,7 +32,7 @@ REPLY = "Hello from the scripted engine."
 
 @dataclass
 class User:
-    """Says one thing after another. What broke off after its first token is answered anew, as an app would."""
+    """Says one thing after another. A reply that broke off after its first token is requested again, as an app would."""
 
     http: httpx.AsyncClient
     conversation: str

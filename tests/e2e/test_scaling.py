@@ -30,7 +30,7 @@ def no_server(up: Up) -> bool:
 
 
 def reply(app: Client, conversation_id: str) -> Reply | None:
-    """None while the server takes longer to wake than a message waits."""
+    """Return None while the server takes longer to wake than a message waits."""
     try:
         return app.send(conversation_id, "Still there?")
     except ModelWaking:

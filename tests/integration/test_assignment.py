@@ -263,7 +263,7 @@ LONG = Bot(name="Luna", memory="lamp " * 400)
 
 
 async def sized(world: Assigning, **inputs: int) -> None:
-    """Submissions that are given so many tokens, of which a word is one."""
+    """Submissions that are given this number of tokens; a word is one token."""
     developer = await world.account(Role.DEVELOPER, "eve")
     for name, tokens in inputs.items():
         await world.publish(developer, name, params=GenerationParams(max_input_tokens=tokens))

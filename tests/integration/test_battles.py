@@ -236,7 +236,7 @@ async def test_a_developer_reads_duels_with_the_other_side_anonymous(database: D
     assert 0 <= pair["score"]["low"] < 0.5 < pair["score"]["high"] <= 1
 
 
-async def test_an_outcome_of_the_next_version_is_shown_and_never_counted(
+async def test_unknown_outcome_is_shown_and_never_counted(
     database: Database,
 ) -> None:
     world, http, conversation = await in_battle(database, Script(("One",)), Script(("Two",)))

@@ -141,7 +141,7 @@ async def test_each_days_cost_is_divided_by_that_days_use(world: Priced) -> None
 
 
 async def test_a_budget_counts_what_was_used_by_tokens(world: Priced) -> None:
-    """Ada used all of the tokens of 20 hours: 2 GPUs at 3 an hour are more than her 100."""
+    """Ada used all of the tokens of 20 hours: 2 GPUs at 3 an hour are more than the budget of 100."""
     await share(world)
     world.clock.advance(20 * HOUR)
     assert await world.costs.require_within_budget("ada") is None

@@ -289,7 +289,7 @@ async def test_one_user_settles_nothing_and_leaves_the_pair_open(world: Arena) -
     assert counted == {(ONE, TWO): (COUNTED_PER_USER, 0, 0)}
 
 
-async def test_an_outcome_of_the_next_version_is_in_no_ranking_and_stops_no_process(
+async def test_unknown_outcome_is_in_no_ranking_and_stops_nothing(
     world: Arena,
 ) -> None:
     await world.put(RULES, assignment={"kind": "decide"})

@@ -60,7 +60,7 @@ for name, tensor in read.items():
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[HttpStore]:
-    """With the tiny model's artifact."""
+    """Provide the tiny model's artifact."""
     make_tiny_repo(tmp_path / "repo")
     weights = tmp_path / "repo" / "model.safetensors"
     infos, start = read_header(weights)

@@ -36,7 +36,7 @@ CLUSTER_WIDE = {"Namespace", "PriorityClass"}
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 QUANTITY = re.compile(r"\d+(\.\d+)?(m|[kMGTPE]i?|)")
 DURATION = re.compile(r"\d+(ms|s|m|h)")
-# What an operator makes before the first apply: docs/operating.md.
+# Objects that an operator makes before the first apply: docs/operating.md.
 GIVEN_SECRETS = {
     "guanaco-database": {"url"},
     "guanaco-artifacts": {"access-key-id", "secret-access-key"},

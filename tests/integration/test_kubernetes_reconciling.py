@@ -106,7 +106,7 @@ async def world(database: Database, cluster: KubernetesCluster) -> AsyncIterator
 async def test_cluster_disruptions_are_repaired_and_counted_against_nobody(
     world: Deployed, kubernetes: FakeWorld
 ) -> None:
-    """All at once: a node is lost, a server uses its whole grace, an image cannot be pulled. None delays another."""
+    """All at once: a node is lost, a server uses its whole grace, an image cannot be pulled. No server delays another."""
     await world.deploy(ONE, TWO, THREE, FOUR)
     await world.reconciler.start()
     store, kubelet = kubernetes.server.store, kubernetes.kubelet

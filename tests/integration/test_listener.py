@@ -38,7 +38,7 @@ class CountedSocket(socket.socket):
 
 @contextlib.contextmanager
 def listening(count: int) -> Iterator[tuple[CountedSocket, list[socket.socket]]]:
-    """Yield a socket to which so many clients have connected, and the clients."""
+    """Yield a socket to which this number of clients has connected, and the clients."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(CountedSocket())
         listener.passes = []

@@ -46,7 +46,7 @@ async def test_conversation_of_a_million_characters_is_read_once(
 
 
 async def fill(database: Database, conversation_id: str) -> None:
-    """With what has been said in it long ago."""
+    """Open a conversation with an old history."""
     async with database.write() as session:
         opened_at = await session.scalar(
             select(ConversationRow.created_at).where(ConversationRow.id == conversation_id)

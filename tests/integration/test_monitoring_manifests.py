@@ -13,7 +13,7 @@ from tests.fixtures.manifests import Object, build, of_kind
 
 USED = re.compile(r"\bguanaco_[a-z_]+\b")
 LABELS = re.compile(r"(guanaco_[a-z_]+)\{([^}]*)\}")
-# Of NVIDIA's DCGM exporter: its default counters, and the labels that each of them has.
+# Default counters of NVIDIA's DCGM exporter, and the labels that each of them has.
 FOREIGN = {
     name: {"Hostname", "gpu", "modelName"}
     for name in (

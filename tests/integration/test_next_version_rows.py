@@ -68,7 +68,7 @@ async def test_a_persona_shortened_by_an_unknown_method_is_shown(database: Datab
     assert {one["method"] for one in found["versions"]} == {"extract", "dream"}
 
 
-async def test_a_repeated_request_gets_an_answer_that_the_next_version_kept(
+async def test_repeated_request_gets_the_answer_the_next_version_kept(
     database: Database,
 ) -> None:
     service = World(database).platform.rooms.idempotency.service
@@ -128,7 +128,7 @@ async def rolling(database: Database, tmp_path: Path) -> RollingWorld:
     return world
 
 
-async def test_a_rollout_of_the_next_version_is_shown_and_left_alone(rolling: RollingWorld) -> None:
+async def test_rollout_of_the_next_version_is_shown_and_kept(rolling: RollingWorld) -> None:
     await rolling.redeploy(RedeployRequest(canary=0.25, canary_s=600))
     key = {"submission_id": ID}
     replaced = {

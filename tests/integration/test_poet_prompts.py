@@ -19,7 +19,7 @@ from guanaco_server.prompts.poet import cut
 from guanaco_server.prompts.poet_parts import PoetPart
 from tests.fixtures.world import BOT, World
 
-# Of the same build as the first example of Prompt Poet's README: parts, `sep`, loops over examples and messages, priorities.
+# Built like the first example of Prompt Poet's README: parts, `sep`, loops over examples and messages, priorities.
 README = """
 - name: instructions
   content: |

@@ -333,7 +333,7 @@ async def test_follower_starts_and_stops_nothing_but_knows_readiness(
 
 
 async def test_older_state_does_not_replace_a_new_runs_server(world: Kept) -> None:
-    """A task may have waited for the cluster while the submission was submitted anew."""
+    """A task may have waited for the cluster while the submission was submitted again."""
     await world.make_ready()
     old = (await world.deployments.list_wishes())[0]
     new = Deployment(ID, 2, "a" * 64, 1_096)

@@ -76,7 +76,7 @@ class Replicated(World):
         self.given_up.append(submission_id)
 
     async def deploy(self) -> None:
-        """With one replica, as the pipeline does; the second is wished for afterwards, as by the autoscaler."""
+        """With one replica, as the pipeline does; the second is requested afterwards, as by the autoscaler."""
         await self.publish(await self.account(Role.DEVELOPER, "ada"), ID)
         self.deployments.note_replicas(ID, ())
         deployment = Deployment(ID, 1, "a" * 64, 1_096)
@@ -97,7 +97,7 @@ class Replicated(World):
         return len(found) == count and self.elsewhere.replicas(ID) == found
 
     async def reconciled(self, count: int) -> None:
-        """Look after look, until there are so many replicas."""
+        """Look again and again, until there is this number of replicas."""
 
         async def holds() -> bool:
             await self.reconciler.reconcile()

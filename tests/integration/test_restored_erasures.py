@@ -212,7 +212,7 @@ async def archived_world(archived_postgres: PostgresServer) -> AsyncIterator[Tal
 async def test_the_moment_before_an_erasure_gone_wrong_comes_back(
     archived_world: Talking, archive: Path, tmp_path: Path
 ) -> None:
-    """Alice was erased instead of Bob, Bob afterwards: she comes back, and he does not."""
+    """Alice was erased instead of Bob, Bob afterwards: Alice comes back, and Bob does not."""
     world, url = archived_world, archived_world.database.engine.url
     settings = Settings(
         data_dir=tmp_path,

@@ -125,7 +125,7 @@ class Rated(World):
             list(rows)[-1].is_deleted = True
 
     async def forget(self, user: str) -> None:
-        """Forget a user as an erasure does: her ratings and conversations go, and every row that names her."""
+        """Forget a user as an erasure does: their ratings and conversations go, and every row that names them."""
         async with self.database.write() as session:
             await self.scores.counter.forget_users(session, [user_key(self.backend.id, user)])
             theirs = "SELECT id FROM conversations WHERE user_id = :user"

@@ -1,4 +1,4 @@
-"""A character card, 400 turns over two days, a process that is started anew, a prompt that is changed by a label and back."""
+"""A character card, 400 turns over two days, a process that is started again, a prompt that is changed by a label and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A chat page's user is erased by an admin: no row of any table leads back to her; on both databases."""
+"""A chat page's user is erased by an admin: no row of any table leads back to them; on both databases."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def holders(database: Database, *needles: str) -> set[str]:
 
 
 async def talk_and_rate(world: WebWorld) -> tuple[str, str, str]:
-    """Her cookie, the hash that begins her user id, and her conversation."""
+    """The visitor's cookie, the hash that begins their user id, and their conversation."""
     client, path = await chatting(world)
     await send(client, f"{path}/messages", {"content": "Ahoy"}, path)
     assert (await send(client, f"{path}/rating", {"thumb": "up"}, path)).status_code == 303

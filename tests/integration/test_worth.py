@@ -23,7 +23,7 @@ class ByWorth(Scaled):
     changes = {**Scaled.changes, "sleep_policy": "worth", "wake_wait_s": 0.1}
 
     async def vote(self, **votes: tuple[int, int]) -> None:
-        """Count so many thumbs up and down for each."""
+        """Count these numbers of thumbs up and down for each."""
         async with self.database.write() as session:
             for name, (up, down) in votes.items():
                 row = ScoreRow(

@@ -95,7 +95,7 @@ def with_uid(owner: dict[str, Any]) -> dict[str, Any]:
     ("name", "make"), [("server", server_objects), ("group", group_objects), ("job", job_objects)]
 )
 def test_the_manifests_are_as_agreed(name: str, make: Callable[[], list[dict[str, Any]]]) -> None:
-    """GUANACO_GOLDEN=write writes them anew; read the difference before you commit it."""
+    """GUANACO_GOLDEN=write writes them again; read the difference before you commit it."""
     path = GOLDEN / f"kubernetes-{name}.yaml"
     text = yaml.dump_all(copy.deepcopy(make()), Dumper=Plain, sort_keys=False)
     if os.environ.get("GUANACO_GOLDEN") == "write":

@@ -20,7 +20,7 @@ from tests.fixtures.tokenizers import KINDS, counter_of, tokenizer_of
 
 BOT = Bot(name="Nia", memory="PERSONA", prompt="SCENARIO", first_message="Ahoy")
 PERSONA = "Nia's Persona: PERSONA\n####\n"
-BREAKS = 60  # of 200 turns, at most; where the prompt was cut anew
+BREAKS = 60  # of 200 turns, at most; where the prompt was cut again
 WORDS = [
     "a",
     "bb",

@@ -311,7 +311,7 @@ def test_tallies_add_up_in_any_order_and_keep_no_zero() -> None:
 
 
 def _ballot(rng: random.Random, truth: list[float], votes: int) -> bradley_terry.Ballot:
-    """A user who likes some more than others does so for all submissions, so her votes depend on each other."""
+    """A user who likes some more than others does so for all submissions, so their votes depend on each other."""
     mood = rng.gauss(0, 1)
     ids = sorted(rng.sample(range(len(truth)), votes))
     return tuple(2 * one + (truth[one] + mood + rng.gauss(0, 1) > 0) for one in ids)

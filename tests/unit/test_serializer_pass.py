@@ -43,7 +43,7 @@ class OneMatrix:
 
 
 def big(count: int, seed: int = 1) -> Stored:
-    """A bfloat16 tensor of so many elements without NaN."""
+    """A bfloat16 tensor of this number of elements without NaN."""
     values = np.random.default_rng(seed).integers(0, 0x7F00, count, dtype=np.uint16)
     return Stored("BF16", (count,), values.tobytes())
 

@@ -1,4 +1,4 @@
-"""What the next version of Guanaco stores is read by this one, in every column: unknown fields, and unknown words."""
+"""Rows that the next version of Guanaco stores are read by this one, in every column: unknown fields, and unknown words."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ SHORT_TEXTS = {  # columns of few characters that hold no word of an enum
 
 
 @pytest.mark.parametrize(("column", "kind"), MODELS)
-def test_a_row_of_the_next_version_is_read_and_loses_nothing(column: Pydantic, kind: Any) -> None:
+def test_row_of_the_next_version_loses_nothing(column: Pydantic, kind: Any) -> None:
     written = of_the_next_version(kind, sample(kind))
     read = column.process_result_value(written, DIALECT)
     assert read is not None
@@ -84,7 +84,7 @@ def test_a_row_of_the_next_version_is_read_and_loses_nothing(column: Pydantic, k
 
 
 @pytest.mark.parametrize("column", ENUMS)
-def test_a_word_of_the_next_version_is_read_and_written_back(column: EnumText) -> None:
+def test_word_of_the_next_version_is_written_back(column: EnumText) -> None:
     read = column.process_result_value(NEXT, DIALECT)
     assert read is not None
     assert read.is_unknown

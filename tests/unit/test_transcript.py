@@ -65,7 +65,7 @@ class Teller:
         self.went_on = 0
 
     def tell(self, history: History, budget: int) -> str | None:
-        """None for MessageTooLong, as from nothing."""
+        """Return None for MessageTooLong, as a fresh rendering does."""
         turns = history.turns[: len(history.turns) - len(history.tail)]
         plain = self._rendered(history, turns, budget, None)
         transcript = history.transcript

@@ -23,7 +23,7 @@ def claim(held: int, order: bytes = b"", **demands: int) -> PlaceClaim:
 
 
 def served(queue: TurnQueue, count: int, *, places: int = 1) -> list[str]:
-    """Return who gets the next places, of which so many are under way at a time."""
+    """Return who gets the next places; ``at_once`` are under way at a time."""
     under_way: list[Asker] = []
     given = []
     for _ in range(count):

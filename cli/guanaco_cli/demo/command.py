@@ -116,7 +116,7 @@ def _folder(named: Path | None) -> Iterator[Path]:
     try:
         yield folder
     except GuanacoError:
-        console.say(f"What is left to look at is in {folder}.")
+        console.say(f"The data of this demo is in {folder}.")
         raise
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)

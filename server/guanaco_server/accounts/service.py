@@ -148,7 +148,7 @@ class AccountService:
             return _account(await self._find_or_add(session, name, role))
 
     async def require_named(self, session: AsyncSession, name: str | None) -> str | None:
-        """Within the caller's transaction: the id of the account of that name; AccountNotFound. None for no name."""
+        """Within the caller's transaction: the id of the account of that name; AccountNotFound. Return None if no account has the name."""
         if name is None:
             return None
         row = await queries.account_by_name(session, name)

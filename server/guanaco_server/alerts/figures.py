@@ -23,7 +23,7 @@ HOUR = timedelta(hours=1)
 WEEK = timedelta(days=7)
 
 ReadCost = Callable[[datetime, datetime], Awaitable[float]]
-"""What all GPUs cost between two moments."""
+"""The cost of all GPUs between two moments."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from stdnum import bitcoin
 
 from guanaco_server.anonymization.spans import Span, Tag
 
-# Endings that are no English words. Those that are (.me, .it, .so) count only with a path behind them or "my site is" before.
+# Endings that are no English words. Endings that are words too (.me, .it, .so) count only with a path behind them or "my site is" before.
 ENDINGS = (
     "com|net|org|edu|gov|info|biz|io|dev|app|xyz|online|site|website|shop|blog|social|club|gg|tv|cc|ly|ai|eu|de|fr|uk|es|nl|pl|ru|"
     "ua|cz|se|fi|dk|br|mx|ar|au|nz|ca|jp|kr|cn|tw|tr|ch|ie|pt|gr|hu|ro|il|za"

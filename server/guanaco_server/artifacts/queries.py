@@ -58,12 +58,12 @@ async def abandoned(session: AsyncSession, doomed_before: datetime) -> Sequence[
 
 
 async def doom(session: AsyncSession, key: str, at: datetime, needed_before: datetime) -> bool:
-    """Claim the deletion of an expired artifact. Of two callers one gets it; neither does if it was touched meanwhile."""
+    """Claim the deletion of an expired artifact. One of two callers gets it; neither does if it was touched meanwhile."""
     return await _set_doomed(session, key, at, _is_expired(needed_before))
 
 
 async def take_over(session: AsyncSession, key: str, at: datetime, doomed_before: datetime) -> bool:
-    """Claim the deletion of an abandoned artifact. Of two callers one gets it."""
+    """Claim the deletion of an abandoned artifact. Only one of two callers gets it."""
     return await _set_doomed(session, key, at, ArtifactRow.doomed_at < doomed_before)
 
 

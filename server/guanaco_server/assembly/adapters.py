@@ -2,7 +2,7 @@
 
 settings → adapters → rooms (rooms.py) → platform (platform.py) → HTTP (app.py)
 
-Those that a platform on one machine may never use are imported where they are made: together they take 20 MB.
+Adapters that a platform on one machine may never use are imported where they are made: together they take 20 MB.
 """
 
 from __future__ import annotations

@@ -54,25 +54,24 @@ DESCRIPTION = """Submit chat models, let people talk to them, read what they thi
 
 A key is sent as `Authorization: Bearer KEY`. It has one role: `developer`, `backend` or `admin`; an admin's key may do everything.
 
-Every error has one form, in the schema `ErrorBody`: a stable code, a sentence for a person, and what to do next. Under `/v1`
-errors have OpenAI's form. Each answer has an `X-Request-ID`, which the platform's log lines have too: the request's own, or the
+Every error has one form, in the schema `ErrorBody`: a stable code, a sentence for a person, and what to do next. Errors under `/v1` have OpenAI's form. Each answer has an `X-Request-ID`, which the platform's log lines have too: the request's own, or the
 trace id of its `traceparent`, or a new one; and an `X-Trace-ID`, by which the operator finds its trace where traces are kept.
 """
 TAGS = {
     "submissions": "A developer's models: submit one, follow its way to users, take it back.",
-    "feedback": "What users said of a model, anonymized.",
+    "feedback": "Users' ratings and words about a model, anonymized.",
     "leaderboard": "Scores, and final rankings.",
-    "competitions": "What submissions compete in, and by which rules.",
+    "competitions": "Competitions of submissions, and their rules.",
     "chat": "An app's conversations. Replies come whole or as server-sent events.",
     "prompts": "Stored prompts: versions that never change, and labels that submissions follow.",
     "characters": "Stored characters, which conversations can name. Character Cards go in and come out again.",
-    "routing": "Which submission a new conversation should go to.",
+    "routing": "The choice of a submission for a new conversation.",
     "openai": "OpenAI's API, for its official clients.",
     "webhooks": "Be told of a submission's events.",
     "accounts": "Keys, quotas, the audit log.",
     "experiments": "A/B comparisons.",
     "costs": "What GPUs cost.",
-    "alerts": "What the platform watches by itself, and how well it keeps its promise.",
+    "alerts": "Conditions that the platform watches, and how well it keeps its promise.",
     "health": "For an operator's tools.",
     "old client": "The protocol of chai-guanaco 1.4.",
 }

@@ -1,6 +1,6 @@
 """Reads Character Cards V1, V2 and V3, and our own form.
 
-What is read is what prompts and pages need. The card itself is stored as it came, with every field that nobody here knows.
+Only the fields that prompts and pages need are read. The card itself is stored as it came, with every field that nobody here knows.
 """
 
 from __future__ import annotations

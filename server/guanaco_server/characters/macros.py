@@ -16,7 +16,7 @@ from dataclasses import dataclass
 MAX_DEPTH = 8
 MAX_DICE = 20  # of a million sides each, all of one hash
 MAX_SIDES = 1_000_000
-# Of three opening braces the last two open a macro, so "{{{char}}}" is a name in braces.
+# The last two of three opening braces open a macro, so "{{{char}}}" is a name in braces.
 BRACES = re.compile(r"(\{\{(?!\{)|\}\})")
 NAMES = re.compile(r"<(char|bot|user)>", re.IGNORECASE)
 DICE = re.compile(r"\s*([0-9]{0,3})d?([0-9]{1,7})\s*", re.IGNORECASE | re.ASCII)

@@ -1,6 +1,6 @@
 """Pictures of characters: known by their first bytes, and a PNG's chunks and size looked through.
 
-A PNG is taken apart and written anew with what shows the picture and nothing else. Its pixels are unpacked piece by piece
+A PNG is taken apart and rewritten with only the chunks that show the picture. Its pixels are unpacked piece by piece
 and counted against what its header says, so a small file cannot become a huge picture in somebody's browser.
 """
 

@@ -90,7 +90,7 @@ def router(
     async def rate_message(
         conversation_id: str, message_id: str, rating: MessageRating, account: Account = talker
     ) -> Message:
-        """Note what the user thought of one reply. Beside the conversation's rating, it does not count for the leaderboard."""
+        """Note what the user thought of one reply. It is kept beside the conversation's rating, and does not count for the leaderboard."""
         return await editor.rate_message(account, conversation_id, message_id, rating.thumbs_up)
 
     @routes.delete("/conversations/{conversation_id}/messages/{message_id}/rating")

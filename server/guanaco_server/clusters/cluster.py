@@ -85,7 +85,7 @@ class ReplicaPhase(StrEnum):
 
 
 class Trouble(StrEnum):
-    """Why a server does not run. A crash is the server's own doing; the cluster causes the others. What is queued waits for its place, which is no fault."""
+    """The reason why a server does not run. A crash is the server's own doing; the cluster causes the others. What is queued waits for its place, which is no fault."""
 
     CRASHED = "crashed"
     UNPLACED = "unplaced"
@@ -168,7 +168,7 @@ class Cluster(Protocol):
     async def relabel(self, spec: DeploymentSpec) -> None:
         """Take note that the server of this name is to be what the spec says, without a restart: somebody gives it its new model.
 
-        If it ends before, applying the spec starts it anew.
+        If it ends before, applying the spec starts it again.
         """
         ...
 
@@ -177,11 +177,11 @@ class Cluster(Protocol):
         ...
 
     async def note_ready(self, name: str, endpoints: Collection[str]) -> None:
-        """Take note that these replicas answer. Where replicas share a machine with others they may have started at a lower priority."""
+        """Take note that these replicas answer. Replicas that share a machine with others may have started at a lower priority."""
         ...
 
     async def stop_replica(self, name: str, endpoint: str) -> bool:
-        """Stop this one of the ``replicas`` that ``observe`` gives, for it hangs; applying again starts it anew.
+        """Stop this one of the ``replicas`` that ``observe`` gives, for it hangs; applying again restarts it.
 
         False where it is no replica, or the cluster itself finds those that hang.
         """

@@ -1,4 +1,4 @@
-"""The port that says whether this process may act on the cluster. Of several platforms only one leads."""
+"""The port that says whether this process may act on the cluster. Only one of several platforms leads."""
 
 from __future__ import annotations
 

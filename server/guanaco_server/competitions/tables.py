@@ -13,7 +13,7 @@ from guanaco_server.database.types import Pydantic, UtcDateTime
 
 
 class CompetitionRow(Table):
-    """A competition; ``rules`` is what an admin wrote. Once frozen it does not change."""
+    """A competition; ``rules`` is what an admin wrote. A frozen competition does not change."""
 
     __tablename__ = "competitions"
 

@@ -184,13 +184,15 @@ def _processes() -> Layer:
     try:
         seccomp.without_processes()
     except (OSError, KeyError):
-        return Layer(PROCESSES, False, "Without a filter of system calls they may start processes.")
+        return Layer(
+            PROCESSES, False, "They may start processes where there is no filter of system calls."
+        )
     if _works(_fork):
         return Layer(PROCESSES, False, "The filter of system calls does not hold.")
     return Layer(
         PROCESSES,
         True,
-        "None starts a process while it handles untrusted bytes; a model server on a GPU may.",
+        "No child starts a process while it handles untrusted bytes, except a model server on a GPU.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Notes when a deployment's GPUs begin and cease to cost: from ready until nobody wishes for it.
+"""Notes when a deployment's GPUs begin and cease to cost: from ready until it is no longer requested.
 
     ready → an interval begins, unless one is open     (again after a restart of the platform: the same one goes on)
     its server dies and is started again → it goes on  (the GPUs stay taken)
@@ -7,7 +7,7 @@
     a redeploy → the version beside has an interval of its own, until it takes over
     deployments share an engine → each has an interval; with other users, or another day, other ones begin
 
-What an engine costs while the same deployments share it is divided when that ends:
+The cost of an engine while the same deployments share it is divided when that ends:
 
     busy_s   of the seconds in which somebody's reply was under way   by tokens: prompt tokens that were computed, and
                                                                       GENERATED_WEIGHT for each that was generated

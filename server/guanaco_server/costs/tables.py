@@ -14,8 +14,7 @@ from guanaco_server.database.types import UtcDateTime
 class GpuIntervalRow(Table):
     """Open as long as ``ended_at`` is none. ``server`` is the key of a version beside the one that serves. The price stays as it was, whatever the price table says later.
 
-    ``part`` is the share of the cost that this submission pays, where several share the GPUs; None for all of it. Of such an
-    ``engine``, ``tokens`` are those that the submission used, weighted, and ``busy_s`` the seconds in which anybody used it.
+    ``part`` is the share of the cost that this submission pays, where several share the GPUs; None for all of it. For such an ``engine``, ``tokens`` are the submission's own, weighted, and ``busy_s`` is the time in which anybody used it.
     """
 
     __tablename__ = "gpu_intervals"

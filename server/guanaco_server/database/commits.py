@@ -122,7 +122,7 @@ class CommitWatch:
     async def wait(self, pause_s: float, at_most_s: float = LOOK_ANYWAY_S) -> bool:
         """Wait for ``pause_s``, then for a commit, ``at_most_s`` in all; a wake ends either.
 
-        What is committed after this returns is reported by the next call, and never missed.
+        A commit after this returns is reported by the next call, and never missed.
 
         Returns:
             Whether anything was committed, or the watch was woken. False means that only the time is over.

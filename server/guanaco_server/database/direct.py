@@ -1,7 +1,7 @@
 """A connection to PostgreSQL without the layers above its client library, for the few statements of the hot path.
 
 Each statement is a transaction of its own, prepared at its first use, its parameters ``$1``, ``$2`` … and its results
-text. A connection that broke is made anew by the next statement.
+text. The next statement replaces a connection that broke.
 """
 
 from __future__ import annotations

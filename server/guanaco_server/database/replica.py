@@ -30,7 +30,7 @@ REPLAYED = text(
 WRITTEN = text("SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint")
 
 is_writer: ContextVar[bool] = ContextVar("is_writer", default=False)
-"""Whether the request's browser has written within STALENESS_S, so that it must read what it wrote."""
+"""True if the request's browser has written within STALENESS_S, so that it must read what it wrote."""
 
 logger = logging.getLogger(__name__)
 

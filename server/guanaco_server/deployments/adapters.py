@@ -49,7 +49,7 @@ class AdapterPlaces:
             await await_order(loading, lambda: self._check(deployment.server_key))
 
     async def ready(self, row: DeploymentRow, endpoints: Sequence[str]) -> tuple[str, ...]:
-        """Return those of the servers that hold what the deployment serves. Those that lack its adapter are given it first."""
+        """Return those of the servers that hold what the deployment serves. Servers that lack its adapter are given it first."""
         if not row.is_adapter:
             return tuple(endpoints)
         found = []
@@ -66,13 +66,13 @@ class AdapterPlaces:
         return tuple(found)
 
     async def forget_unwished(self, server_key: str, endpoints: Iterable[str]) -> None:
-        """Have servers forget the adapters that no deployment wishes for any more. One that does not answer is asked at the next look."""
+        """Have servers forget the adapters that no deployment needs any more. One that does not answer is asked at the next look."""
         for endpoint in endpoints:
             try:
                 held = await self._model_server.held_adapters(endpoint)
                 if not held:
                     continue
-                # Read after the server was asked: who loads an adapter has wished for it before.
+                # Read after the server was asked: an adapter is requested before it is loaded.
                 for key in held - await self._wished(server_key):
                     order = await self._order(key, await self._token(server_key), is_read=False)
                     await self._model_server.unload_adapter(endpoint, order)

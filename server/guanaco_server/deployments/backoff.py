@@ -1,7 +1,7 @@
 """Limits how often the reconciler may act on one deployment, by a token bucket whose refill slows down.
 
 The first ``BURST`` actions are free. After that a token comes every ``delay``, which doubles each time the bucket
-runs empty, from ``first_delay_s`` to ``LONGEST_DELAY_S``. A bucket that got full again starts anew. Something done
+runs empty, from ``first_delay_s`` to ``LONGEST_DELAY_S``. A bucket that is full again starts from the beginning. Something done
 once in ``first_delay_s`` is never slowed down.
 """
 

@@ -1,4 +1,4 @@
-"""A deployment as it is wished for, and its replicas as the reconciler last saw them."""
+"""A deployment as it is requested, and its replicas as the reconciler last saw them."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ async def assign(
     """Return the engine that the deployment is to use: an open one, or a new one. A version beside always begins a new one, and
     so does one that may not join, which then is alone.
 
-    The deployment's row says afterwards which it uses. Until the transaction ends nobody else is given an engine.
+    The deployment's row says afterwards which it uses. Until the transaction ends, nobody else is given an engine.
     """
     await lock(session)
     key, digest = deployment.submission_id, engine_digest(deployment, options)
@@ -131,5 +131,5 @@ async def _new_name(session: AsyncSession, deployment: Deployment) -> str:
 
 
 async def lock(session: AsyncSession) -> None:
-    """Let nobody else change who uses which engine until the transaction ends. Before any deployment's row is locked."""
+    """Let nobody else change who uses which engine until the transaction ends. This comes before any deployment's row is locked."""
     await in_commit_order(session, EngineRow.__tablename__)

@@ -55,7 +55,7 @@ class DeploymentOverview:
         return dict(found)
 
     async def server_loads(self) -> dict[str, list[ServerLoad]]:
-        """Return by submission how busy its servers are. Those that do not answer are left out.
+        """Return by submission how busy its servers are. Servers that do not answer are left out.
 
         Servers that several submissions share are counted once, with the one that began them, if they still serve it.
         """
@@ -110,7 +110,7 @@ def by_engine(rows: Iterable[DeploymentRow]) -> dict[str, list[DeploymentRow]]:
 def capacity_of(users: Iterable[DeploymentRow]) -> int | None:
     """Return what one replica of an engine carries: the most that a check of any of its users showed.
 
-    What was checked beside the load of others, or with longer replies, shows less than there is.
+    A check beside the load of others, or with longer replies, shows less capacity than there is.
     """
     return max((row.capacity for row in users if row.capacity is not None), default=None)
 

@@ -11,10 +11,9 @@ Every second, or at once when woken, and only while it leads (with nothing wishe
 - a deployment whose replicas, or whose regions, are not what they should be is applied again;
 - a server that runs with nobody wishing for it is stopped, and so is that of a deployment that sleeps.
 A deployment that is still ``starting`` belongs to its pipeline stage and is left alone, and so is one that is
-``draining``: its rollout stops it. Deployments that share an engine are seen to together: one of them leads, and acts for
-all. Each engine is seen to in a task of its own, which the loop never waits for: while one is being worked on, the others go on. Actions on one
+``draining``: its rollout stops it. Deployments that share an engine are handled together: one of them leads, and acts for all. Each engine is handled in a task of its own, which the loop never waits for: while one is being worked on, the others go on. Actions on one
 deployment are paced (``backoff.py``), each is logged with its reason.
-Of several platforms of one cluster only the leader acts; the others learn from the database what is ready.
+Only the leader of several platforms of one cluster acts; the others learn from the database what is ready.
 """
 
 from __future__ import annotations

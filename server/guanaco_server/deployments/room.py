@@ -82,8 +82,8 @@ def build_reconciler(
     give_up: GiveUp,
     settings: Settings,
 ) -> Reconciler:
-    """The loop that keeps model servers as they are wished; ``admit`` gives
-    room to deployments that wait for it and returns the servers that are to stop, ``give_up`` is told of a server that keeps dying."""
+    """The loop that keeps model servers as they are requested; ``admit`` gives
+    room to deployments that wait for it and returns the servers that are to stop, ``give_up`` is called for a server that keeps dying."""
     return Reconciler(
         deployments,
         compute.cluster,

@@ -77,7 +77,7 @@ class DeploymentService:
         has_older_gateway: HasOlderGateway,
         is_budgeted: bool,
     ) -> None:
-        """``is_budgeted``: a new deployment waits until there is room for it. Beside an older gateway none joins another's engine."""
+        """``is_budgeted``: a new deployment waits until there is room for it. While an older gateway runs, no submission joins another's engine."""
         self._database = database
         self._clock = clock
         self._cluster = cluster
@@ -187,7 +187,7 @@ class DeploymentService:
         return self._cluster.has_control_routes
 
     async def expect_server(self) -> None:
-        """Have the cluster prepare for a server that will be wished for in some seconds."""
+        """Have the cluster prepare for a server that will be requested in some seconds."""
         await self._cluster.expect_server()
 
     async def waiting_in_pools(self) -> dict[str, int]:
@@ -381,7 +381,7 @@ class DeploymentService:
                     self._note_renewed(name)
 
     async def _is_current(self, deployment: Deployment) -> bool:
-        """Tell whether this is still the run that is wished for. Somebody may have waited long for the cluster since reading it."""
+        """Tell whether this is still the run that is requested. Somebody may have waited long for the cluster since reading it."""
         row = await self.find(deployment.submission_id)
         return row is not None and (row.run, row.server_key) == (
             deployment.run,
@@ -413,7 +413,7 @@ class DeploymentService:
             self.recipes.resources(deployment.recipe),
             deployment.base_key is not None,
         )
-        # Beside the URLs, because a certificate that is renewed must not make another spec.
+        # It is kept with the URLs, because a renewed certificate must not make another spec.
         secrets = {**spec.secrets, **self._store.environment()}
         takes_orders = self._cluster.can_relabel or deployment.base_key is not None
         if engine is not None and engine.token and takes_orders:
@@ -421,13 +421,13 @@ class DeploymentService:
         return replace(spec, replicas=replicas, secrets=secrets, queue=deployment.queue)
 
     async def stop_unwanted(self, name: str) -> None:
-        """Stop a server for which there is no wish; one that is wished for is left alone."""
+        """Stop a server that is no longer requested; a requested one is left alone."""
         async with self._locks[name]:
             if name not in {deployment_name(row.server_key) for row in await self.list_wishes()}:
                 await self._cluster.delete(name)
 
     async def stop_server(self, server_key: str) -> None:
-        """Stop a server with all its replicas. Where it is wished for, the reconciler starts it again."""
+        """Stop a server with all its replicas. If it is requested, the reconciler starts it again."""
         name = deployment_name(server_key)
         async with self._locks[name]:
             await self._cluster.delete(name)
@@ -495,8 +495,7 @@ class DeploymentService:
     ) -> None:
         """Record the phase; ``READY`` with endpoints makes the gateway use them, anything else makes it stop.
 
-        Do nothing if the deployment has another run or phase than when it was ``seen``: it was put to sleep, or
-        submitted anew, meanwhile.
+        Do nothing if the deployment has another run or phase than when it was ``seen``: it was put to sleep, or submitted again, meanwhile.
         """
         async with self._database.write() as session:
             await engines.lock(session)

@@ -137,7 +137,7 @@ class IdleServers:
     async def find_for(
         self, row: DeploymentRow, rows: Iterable[DeploymentRow], rank: Rank = least_recently_used
     ) -> IdleServer | None:
-        """Return the server that this deployment may take over, the one of the lowest rank. None if its own still runs."""
+        """Return the server that this deployment may take over, the one of the lowest rank. Return None if its own still runs."""
         if not self._cluster.can_relabel or row.is_beside:
             return None
         running = set(await self._cluster.list_deployments())

@@ -44,7 +44,7 @@ class Phase(OpenEnum):
 
 
 class DeploymentRow(Table):
-    """A submission that should be served, by a model server if its phase says so. Without a row nothing should run.
+    """A submission that should be served, by a model server if its phase says so. If there is no row, nothing should run.
 
     ``endpoints`` are those of its replicas that answer, as the reconciler last saw them, the nearest first.
     ``endpoint``, the first of them, is for processes of the version before, and goes with the next one.

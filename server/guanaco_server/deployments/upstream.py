@@ -77,7 +77,7 @@ class Upstream:
         return await self._send(origin, request)
 
     async def get(self, endpoint: str, path: str) -> UpstreamResponse:
-        """Ask for a page. As `post`."""
+        """Ask for a page. Send a request as `post` does."""
         origin = Origin.of(endpoint)
         where = (origin.path + path).encode(), origin.header
         return await self._send(origin, b"GET %b HTTP/1.1\r\nHost: %b\r\n\r\n" % where)
@@ -294,7 +294,7 @@ class _Connection(asyncio.Protocol):
     def close(self) -> None:
         self._transport.close()
 
-    # What asyncio calls
+    # Called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -321,7 +321,7 @@ class _Connection(asyncio.Protocol):
         else:
             self._fail(UpstreamError("it closed the connection"))
 
-    # What the parser calls
+    # Called by the parser
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._answer is None or not name.lower().startswith(OUR_HEADERS):

@@ -280,7 +280,7 @@ class _Event(msgspec.Struct, gc=False):
 MAX_ERROR_CHARS = 300
 _redaction = Redaction(())
 
-# What a decoder may raise on a server's words: msgspec's errors are ValueErrors, nested brackets exhaust the stack.
+# Exceptions of a decoder on a server's words: msgspec's errors are ValueErrors, nested brackets exhaust the stack.
 UNREADABLE = (ValueError, RecursionError)
 
 _decode = msgspec.json.Decoder(_Event).decode

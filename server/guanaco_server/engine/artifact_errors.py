@@ -1,4 +1,4 @@
-"""Why an artifact cannot be loaded; each message is one sentence, and none has a URL's secret in it.
+"""Reasons why an artifact cannot be loaded; each message is one sentence, and none has a URL's secret in it.
 
 ArtifactError
 ├── DamagedArtifactError       its bytes are not those that were written

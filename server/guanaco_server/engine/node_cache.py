@@ -115,7 +115,7 @@ class NodeCache:
         return True
 
     def _evict(self, path: Path) -> bool:
-        """Out of sight in one step, then off the disk."""
+        """It is renamed in one step, so that nobody finds it, and then deleted."""
         with (
             suppress(BlockingIOError),
             _locked(self._lock_path(path.name), fcntl.LOCK_EX | fcntl.LOCK_NB),

@@ -139,7 +139,7 @@ def _become(claim: socket.socket, log: int, environment: bytes) -> Any:
 
 
 def _forget_randomness() -> None:
-    """Make anew what was drawn at the imports; ``random`` does so by itself."""
+    """Draw again what was drawn at the imports; ``random`` does so by itself."""
     multiprocessing.current_process().authkey = os.urandom(32)
     if "numpy" in sys.modules:
         import_module("numpy").random.seed()

@@ -27,7 +27,7 @@ from guanaco_server.formats.manifest import PIECE_BYTES, TENSORS_NAME, Manifest,
 AHEAD_BYTES = 1024**3
 READERS = 4
 BLOCK_BYTES = 1024**2
-MAX_GAP_BYTES = 256 * 1024  # read through rather than asked for anew
+MAX_GAP_BYTES = 256 * 1024  # read through rather than requested again
 ALIGNMENT = 64  # a tensor lies in memory as it lies in the file, modulo this
 
 Sink = Callable[[memoryview, int], None]

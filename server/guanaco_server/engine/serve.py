@@ -10,7 +10,7 @@ start to the first 200 of /health:
     in-process executor, forked engine      12.9 s (14.3 s)
     … and a KV cache of 64 MiB, not 1 GiB   10.3 s
 
-Of the 12.9 s, 7.8 are imports and 1.3 to 2.6 the zeroing of the KV cache. Memory falls from 3.0 to 2.2 GB.
+Imports take 7.8 of the 12.9 s, and zeroing the KV cache takes 1.3 to 2.6. Memory falls from 3.0 to 2.2 GB.
 """
 
 from __future__ import annotations

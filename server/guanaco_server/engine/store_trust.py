@@ -1,8 +1,7 @@
 """Tells processes that know only URLs of the artifact store which certificates vouch for it.
 
 The text of ``s3_ca_file`` travels in the environment of jobs and model servers: a pod needs no volume for it, and a
-confined process no file. It is cut into several variables, because Linux has 128 KiB for one. Without it the system's
-certificates count.
+confined process no file. It is cut into several variables, because Linux has 128 KiB for one. If it is not set, the system's certificates count.
 """
 
 from __future__ import annotations

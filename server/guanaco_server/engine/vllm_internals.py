@@ -351,7 +351,7 @@ async def _run_forked(args: Namespace) -> None:
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
     engine = AsyncLLM.from_vllm_config(vllm_config=config, usage_context=context)
     forbid_processes()
-    # Only now: making the engine sets up logging anew.
+    # This comes last, because making the engine sets up logging again.
     logging.getLogger(ROUTES_LOGGER).setLevel(logging.WARNING)
     try:
         shutdown = await build_and_serve(engine, address, listener, args)

@@ -289,7 +289,7 @@ class FeedbackService:
         await queries.delete_ratings(session, feedback_ids)
 
     async def copy_again(self, session: AsyncSession, conversation_ids: Sequence[str]) -> None:
-        """Within the caller's transaction, which has changed these conversations: copy their ratings anew."""
+        """Within the caller's transaction, which has changed these conversations: copy their ratings again."""
         await queries.copy_again(session, conversation_ids)
 
     @staticmethod

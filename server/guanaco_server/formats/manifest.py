@@ -6,7 +6,7 @@
 
 A tensor's bytes are hashed in pieces of PIECE_BYTES, so that several readers can check one tensor, a reader of
 a part of it can check that part, and a serializer that was killed need not begin it again. A tensor no larger
-than that has one hash, of all its bytes; one without bytes has none. Beside each SHA-256 stands a CRC-32: it finds
+than that has one hash, of all its bytes; one without bytes has none. Each SHA-256 has a CRC-32 beside it: it finds
 whatever a disk or a copy spoils, at more than twice the speed, where nobody could have forged one without the other.
 """
 

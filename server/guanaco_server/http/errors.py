@@ -63,7 +63,7 @@ logger = logging.getLogger(__name__)
 class ErrorBody(BaseModel):
     """The body of an error's answer."""
 
-    error: str = Field(description="Which error it is. It stays the same between versions.")
+    error: str = Field(description="The error's stable code. It stays the same between versions.")
     detail: str = Field(description="One sentence for a person.")
     hint: str | None = Field(description="What to do next.")
 

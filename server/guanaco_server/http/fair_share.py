@@ -36,7 +36,7 @@ Turns = deque[asyncio.Future[None]]
 
 
 class Places:
-    """A few places. Those who wait are served in turns: addresses, and the keys of one address. Belongs to one event loop."""
+    """A few places. Waiting requests are served in turns: by address, and by the keys of one address. Belongs to one event loop."""
 
     def __init__(self, count: int) -> None:
         self._free = count
@@ -104,7 +104,7 @@ class _Steps:
         return _Stepped(self, work)
 
     def take(self) -> asyncio.Future[None] | None:
-        """None if a step may run now; else what to wait for."""
+        """Return None if a step may run now, otherwise what to wait for."""
         if self._is_free:
             self._begin()
             return None

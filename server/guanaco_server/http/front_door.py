@@ -231,7 +231,7 @@ class ConnectionRate:
         self._tokens: OrderedDict[str, tuple[float, float]] = OrderedDict()  # left, and when
 
     def take(self, network: str, now: float) -> bool:
-        """Count one more connection. Whether the address may open it."""
+        """Count one more connection. Return whether the address may open it."""
         left, then = self._tokens.pop(network, (self._burst, now))
         left = min(self._burst, left + (now - then) * self._a_second)
         is_allowed = left >= 1
@@ -295,7 +295,7 @@ class FrontDoor:
             self._addresses.leave(self._inside.pop(connection))
 
     def hold(self, size: int) -> bool:
-        """Count bytes of a request that is still arriving. Whether there is room for them; they are to be released anyway."""
+        """Count bytes of a request that is still arriving. Return whether there is room for them; they must be released in either case."""
         self._held_bytes += size
         return self._held_bytes <= self.limits.held_bytes
 

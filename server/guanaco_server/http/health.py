@@ -11,7 +11,7 @@ from guanaco_server.database.database import Database
 from guanaco_server.database.schema import is_current
 from guanaco_server.http.routes import Routes
 
-STALE_S = 15.0  # the routing snapshot is made anew every second
+STALE_S = 15.0  # the routing snapshot is remade every second
 
 
 class Readiness(BaseModel):

@@ -36,7 +36,7 @@ SENTENCES = {
     503: "Trying again later can help: no model can answer now, or the platform cannot. `Retry-After` says when.",
     504: "A model answered too late. `Retry-After` says when to try again.",
 }
-OTHER = "What is wrong with the HTTP request itself (400, 405, 408, 431)."
+OTHER = "Faults of the HTTP request itself (400, 405, 408, 431)."
 HEADERS = {
     401: ("WWW-Authenticate", "`Bearer`"),
     429: ("Retry-After", "Seconds."),

@@ -5,7 +5,7 @@
                       │   └─ the lease of a process that died runs out, and whoever repeats the request claims it
                       └──release──▶ (deleted): the request failed, so repeating it tries again
 
-What must not be there twice is committed together with its answer (keeping.py); other answers are stored before they are sent.
+A change that must not happen twice is committed together with its answer (keeping.py); other answers are stored before they are sent.
 The lease is renewed while the request is being answered. An answer is sealed with AES-256-GCM under a key that is
 derived from the platform's secret, the account, the Idempotency-Key and the request, of which the database has only
 hashes. So nobody reads from the database what a model said to a user, or the secret of a new API key.
@@ -160,7 +160,7 @@ class IdempotencyService:
         return nonce + self._cipher(request).encrypt(nonce, zlib.compress(plain), None)
 
     def _open(self, request: KeyedRequest, sealed: bytes) -> KeptAnswer | None:
-        """None when the platform's secret has changed since."""
+        """Return None if the platform's secret has changed since."""
         from cryptography.exceptions import InvalidTag
 
         try:

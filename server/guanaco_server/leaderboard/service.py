@@ -58,7 +58,7 @@ class LeaderboardService:
     async def leaderboard(
         self, competition_id: str = OPEN, sort: LeaderboardSort = LeaderboardSort.RANK
     ) -> Leaderboard:
-        """Return a row for each submission that takes part or is rated. Those without votes have no rank and come last."""
+        """Return a row for each submission that takes part or is rated. Submissions without votes have no rank and come last."""
         competition = await self._competitions.find(competition_id)
         async with self._database.read(may_be_stale=True) as session:
             found = await queries.of_competition(session, competition_id)

@@ -1,6 +1,6 @@
 """Decides where a webhook may go: to public hosts, over https, on a few ports.
 
-Without this any developer could send requests from inside the platform's own network.
+Otherwise, any developer could send requests from inside the platform's own network.
 """
 
 from __future__ import annotations

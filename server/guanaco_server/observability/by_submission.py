@@ -108,7 +108,7 @@ class Spend:
 HISTOGRAMS: tuple[tuple[str, str, Callable[[SubmissionSeries], Buckets]], ...] = (
     (
         "guanaco_submission_first_token_seconds",
-        "From a request to the first token of its reply.",
+        "Time from a request to the first token of its reply.",
         lambda series: series.first_token,
     ),
     (
@@ -118,7 +118,7 @@ HISTOGRAMS: tuple[tuple[str, str, Callable[[SubmissionSeries], Buckets]], ...] =
     ),
     (
         "guanaco_submission_reply_seconds",
-        "From a request to the end of its reply.",
+        "Time from a request to the end of its reply.",
         lambda series: series.reply,
     ),
 )
@@ -147,8 +147,8 @@ GAUGES = {
     SERVER_RUNNING: "Requests that the submission's model servers work on, as they say.",
     SERVER_WAITING: "Requests that wait within the submission's model servers, as they say.",
     SERVER_KV_CACHE: "The share of its KV cache that the submission's fullest model server uses.",
-    COST_PER_HOUR: "What the GPUs that the submission holds now cost in an hour, in the platform's currency.",
-    COST_THIS_MONTH: "What the submission's GPUs have cost since the month began (UTC), in the platform's currency.",
+    COST_PER_HOUR: "Cost of the GPUs that the submission holds now, for an hour, in the platform's currency.",
+    COST_THIS_MONTH: "Cost of the submission's GPUs since the month began (UTC), in the platform's currency.",
 }
 
 

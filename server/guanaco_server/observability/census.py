@@ -1,6 +1,6 @@
 """Reads the gauges that are facts of the database: how long the queue is, what is served, who lives.
 
-What nobody has changed is read again after a while only, unless time alone changes it: a queue's age, a worker's life.
+Unchanged tables are read again only after a while, unless time alone changes it: a queue's age, a worker's life.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def scrape(metrics: Metrics) -> bytes:
 
 
 class Exposition:
-    """The metrics' text for the API's route. Those who ask at once are given the same."""
+    """The metrics' text for the API's route. Concurrent requests are given the same answer."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

@@ -39,7 +39,7 @@ class Metrics:
         self._children: dict[tuple[Any, ...], Any] = {}
         self._stage = self._histogram(
             "guanaco_stage_duration_seconds",
-            "How long a stage of the pipeline took, retries included.",
+            "Duration of a stage of the pipeline, retries included.",
             ("stage", "outcome"),
             STAGE_BUCKETS_S,
         )
@@ -77,19 +77,19 @@ class Metrics:
         )
         self._turn_wait = self._histogram(
             "guanaco_turn_wait_seconds",
-            "How long a turn that got a place at its model waited for it.",
+            "Time that a turn waited for its place at its model, if it got one.",
             (),
             REPLY_BUCKETS_S,
         )
         self._first_token = self._histogram(
             "guanaco_gateway_first_token_seconds",
-            "From a request to the first token of its reply.",
+            "Time from a request to the first token of its reply.",
             (),
             REPLY_BUCKETS_S,
         )
         self._reply = self._histogram(
             "guanaco_gateway_reply_seconds",
-            "From a request to the end of its reply.",
+            "Time from a request to the end of its reply.",
             (),
             REPLY_BUCKETS_S,
         )
@@ -110,7 +110,7 @@ class Metrics:
         )
         self._reward = self._histogram(
             "guanaco_reward_seconds",
-            "How long a reply waited for its reward model's scores.",
+            "Time that a reply waited for its reward model's scores.",
             (),
             REWARD_BUCKETS_S,
         )
@@ -154,7 +154,7 @@ class Metrics:
         )
         self._cost_per_hour = self._gauge(
             "guanaco_cost_per_hour",
-            "What the GPUs that are held cost in an hour, by type, in the platform's currency.",
+            "Cost of the GPUs that are held, for an hour, by type, in the platform's currency.",
             ("gpu_type",),
         )
         self._id_age = self._gauge(

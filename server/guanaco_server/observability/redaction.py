@@ -1,6 +1,6 @@
 """Takes out of a text what its reader must not have: secrets always, the server's paths where a developer reads it.
 
-What is a secret: every value that the caller names, anything that looks like a key or a token, the password in a URL,
+Secrets are: every value that the caller names, anything that looks like a key or a token, the password in a URL,
 and the whole query of a signed URL. A text may come from a process that works for a stranger, so each pattern takes
 time in proportion to the text's length.
 """

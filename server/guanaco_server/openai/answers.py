@@ -20,10 +20,10 @@ class ModelList(BaseModel):
 
 
 class ErrorObject(BaseModel):
-    message: str = Field(description="What went wrong, and what to do next.")
+    message: str = Field(description="The fault, and what to do next.")
     type: str = Field(description="invalid_request_error, api_error or overloaded_error.")
     param: str | None
-    code: str = Field(description="Which error it is, the `error` of our own form.")
+    code: str = Field(description="The error's code, the `error` of our own form.")
 
 
 class OpenAiError(BaseModel):

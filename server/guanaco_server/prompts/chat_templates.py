@@ -42,7 +42,7 @@ class Shape:
     begins_with_user: bool
 
     def messages(self, said: Sequence[Said]) -> list[Message]:
-        """With neighbours of one role as one message."""
+        """Join neighbours of one role into one message."""
         system = [text for role, text in said if role == "system" and text]
         turns = [(role, text) for role, text in said if role != "system" and text]
         if self.begins_with_user:

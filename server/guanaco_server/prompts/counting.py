@@ -56,7 +56,7 @@ class TextCounts(Protocol):
         """Count the tokens of each text, without special tokens."""
 
     def whole(self, text: str) -> int:
-        """With the special tokens around it."""
+        """Count the special tokens around it too."""
 
     async def count_later(self, uncounted: Uncounted) -> Sequence[int]: ...
 

@@ -6,8 +6,7 @@
 Unlike there, nobody's text can become YAML. Each character that YAML could take for its own is exchanged for a private one, one for one, in
 everything that is given to the template, and exchanged back in the parts' contents (poet_parts.py); so ``escape_special_characters`` has nothing to do.
 
-When the prompt is too long, parts of the highest priority go first, within one priority the first one in the prompt, and so many at once that a whole
-number of steps goes: the beginning of the prompt then stays the same for many turns, and so does what the model server has cached of it. The part
+When the prompt is too long, parts of the highest priority go first, within one priority the first one in the prompt, and always enough of them to make a whole number of steps: the beginning of the prompt then stays the same for many turns, and so does what the model server has cached of it. The part
 with the user's newest message never goes, whatever its priority.
 """
 
@@ -26,7 +25,7 @@ from guanaco_server.prompts.rendering import too_long
 from guanaco_server.prompts.template_process import Job, TemplateFault, TemplateProcess
 
 WHAT = "The Prompt Poet template"
-STEPS = 8  # of a budget: so many tokens go at once
+STEPS = 8  # of a budget: the number of tokens that are cut at once
 MAX_INCLUDES = 64
 INCLUDE = re.compile(r"\{%-?\s*include\s+(['\"])(.{1,200}?)\1\s*-?%\}")
 

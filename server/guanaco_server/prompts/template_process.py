@@ -211,7 +211,7 @@ class _Renderer:
     def ask(
         self, request: dict[str, Any], wait_s: float, data: bytes = b""
     ) -> dict[str, Any] | None:
-        """None if the child did not live to answer."""
+        """Return None if the child did not live to answer."""
         try:
             process = self._running()
             assert process.stdin is not None, "it is a pipe"

@@ -23,7 +23,7 @@ WIDTH = 2
 MAX_WAITING = 512  # an honest template takes a millisecond or two
 MAX_WAIT_S = 5.0  # of a slower one fewer may wait: what waits longer is told so at once
 SMOOTHING = 0.2
-FULL = "As many prompts wait for the submission's template as may."
+FULL = "The queue of the submission's template is full."
 
 T = TypeVar("T")
 

@@ -63,7 +63,7 @@ class Transcript:
     def next_prompt(
         self, layout: Layout, turns: Sequence[Spoken], counter: TokenCounter, budget: int
     ) -> str | None:
-        """None where it must be rendered from nothing."""
+        """Return None if it must be rendered from nothing."""
         known = self._known(turns)
         if not known or turns[-1].sender is not Sender.USER:
             return None
@@ -119,7 +119,7 @@ class Transcript:
         self._text = "".join(texts)
 
     def _prompt(self, counter: TokenCounter) -> str | None:
-        """None unless its length is known, and within the budget."""
+        """Return None unless its length is known, and within the budget."""
         if self._begin is None or not self._last.text:
             return None
         cut = self._replay.cut

@@ -118,7 +118,7 @@ def weights_a_gpu(model: Model, placement: Placement) -> float:
 
 
 def touched_weights(model: Model, placement: Placement, tokens: int) -> float:
-    """Bytes of weights that one GPU of each stage, one after another, reads for a step of so many tokens: of the experts those that any token chose."""
+    """Bytes of weights that one GPU of each stage, one after another, reads for a step of this number of tokens; of the experts, only those that a token chose."""
     fixed, experts = _parts(model)
     shape = model.shape.experts
     share = 1 - (1 - shape.active / shape.total) ** tokens if shape else 0.0
@@ -190,7 +190,7 @@ def possible_placements(shape: ModelShape, max_gpus: int) -> Iterator[Placement]
 
 
 def obstacle(shape: ModelShape, placement: Placement) -> str | None:
-    """Why vLLM would refuse the split, as the end of a sentence; None where it would not."""
+    """Return why vLLM would refuse the split, as the end of a sentence; None if it would not."""
     tensor = placement.tensor
     if placement.nodes > 1 and placement.data > 1:
         return "data parallel groups are not spread over several machines"

@@ -9,7 +9,7 @@ A message costs a replica its prefill, and its share of the decode steps that it
 
 ``batch`` is the most sessions that generate at once so that each still gets its tokens a second. With sticky
 sessions a conversation's next message finds its earlier turns in its replica's prefix cache: that is the hit rate.
-Without, each replica sees a share of the turns only, and the prompt is computed anew.
+Without affinity, each replica sees only a share of the turns, and the prompt is computed again.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     SQLite, and what is older than partitions
                  in batches, with all that belongs to them
 
-What goes is what began before the retention; with periods, up to a period later. The scores of its competition are counted
+Conversations that began before the retention are removed; with periods, up to a period later. The scores of its competition are counted
 again from what is left. A frozen season's ranking stays as it was.
 """
 

@@ -1,6 +1,6 @@
 """Computes for each entry the probability that it is the best one, given its ratings.
 
-Of an entry with u thumbs up and d down the true ratio is distributed as Beta(1 + u, 1 + d), the posterior of a uniform
+The true ratio of an entry with u thumbs up and d down is distributed as Beta(1 + u, 1 + d), the posterior of a uniform
 prior. The entry is the best one with the probability
 
     p_i = ∫ f_i(x) ∏_{j≠i} F_j(x) dx

@@ -15,7 +15,7 @@ The first in the character's order always counts as a holder: other gateway proc
 there. A further holder is forgotten when the character's load has needed none for KEPT_S, or its copy is evicted.
 
 What a replica holds is estimated from the replies: each tells how many tokens were computed and how many were cached.
-A persona that is found, or not found, after so many tokens tells how large the replica's cache is.
+A persona that is found, or not found, after a number of tokens tells how large the replica's cache is.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ class RoutingService:
         self._refreshed_at = self._read_at = now
 
     async def _read_duels(self, competition: Competition) -> None:
-        """Count them anew where they settle who is best, and enough time has passed."""
+        """Count them again where they settle who is best, and enough time has passed."""
         began = time.monotonic()
         if not competition.is_settled_by_duels:
             self._duels.pop(competition.id, None)
@@ -268,7 +268,7 @@ class RoutingService:
     def choose(
         self, pool: Pool, seen: Sequence[str], key: str, barred: Set[str] = frozenset()
     ) -> Assigned | None:
-        """The decision itself: in memory, at once. None when no model of the pool is awake."""
+        """The decision itself: in memory, at once. Return None if no model of the pool is awake."""
         full = self._occupancy.full | self._deployments.yielding
         if full and (roomy := self._choose(pool, seen, key, barred | full, self._is_open)):
             return roomy

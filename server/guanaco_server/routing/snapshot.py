@@ -108,7 +108,7 @@ class Pool:
     ) -> str | None:
         """One that is neither seen nor barred; if there is none, of the seen ones that are not barred the first.
 
-        ``seen`` is least recent first. None when all are barred. The same arguments give the same choice.
+        ``seen`` is least recent first. Return None if all are barred. The same arguments give the same choice.
         """
         chosen = self.policy.choose(draws(seed, key), {*barred, *seen} if seen else barred)
         if chosen is None:
@@ -128,7 +128,7 @@ class Pool:
 class DecisionRecord(BaseModel):
     """With the snapshot that ``snapshot`` names, all that the choice depended on; ``key`` is the conversation's id.
 
-    ``seen`` by the user, least recent first; ``barred`` were full, or had no model server. Of both only entries.
+    ``seen`` by the user, least recent first; ``barred`` were full, or had no model server. Both contain entries only.
     """
 
     model_config = ConfigDict(frozen=True)

@@ -1,6 +1,6 @@
 """Gives room to deployments that wait for it, and puts others to sleep for them; ``budget.py`` says which.
 
-Of the deployments that share an engine one has its room, and the others need none; all of them go, or none.
+One of the deployments that share an engine has its room, and the others need none; all of them are stopped, or none.
 Runs in the reconciler's loop, so that there is one that decides. A deployment that waits is told why.
 """
 

@@ -1,7 +1,6 @@
 """Reads each engine's load and writes down how many replicas it should have, or that it sleeps.
 
-What shares an engine is decided together: its replicas come from the sum of what is asked of all, and it sleeps when each of its
-deployments may. One of several does not sleep alone, because that would free nothing.
+Deployments that share an engine are decided together: their replicas come from the sum of what is asked of all, and the engine sleeps when each of them may. One of several does not sleep alone, because that would free nothing.
 
 Every ``interval_s``; with nothing deployed it waits for a commit.
 It only writes the wish; the reconciler brings the cluster to it. Samples are in memory: a controller that has just

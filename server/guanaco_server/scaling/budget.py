@@ -9,7 +9,7 @@ conversation goes on:
 - which first: the one of least worth, where that is known (worth_plan.py); those that have their ratings; then the one
   whose traffic is longest ago.
 
-What was put to sleep without its ratings asks again, and gets room only when it is free and nobody else waits: the one of most worth first.
+A submission that was put to sleep without its ratings asks again, and gets room only when it is free and nobody else waits: the one of most worth first.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class ReplicaLimits:
 
 @dataclass(frozen=True)
 class LoadSample:
-    """Requests that an engine's replicas were working on, and those that waited for one, while so many replicas were starting."""
+    """Requests that an engine's replicas were working on, and those that waited for one, while this number of replicas was starting."""
 
     at: datetime
     running: int

@@ -29,7 +29,7 @@ class Schedule:
     zone: tzinfo = UTC
 
     def floors(self, at: datetime) -> Floors:
-        """Return the floors of this moment. Those of the peak are never below the usual ones."""
+        """Return the floors of this moment. The replicas of the peak are never below the usual ones."""
         if not is_within(self.hours, self.zone, at):
             return self.usual
         return Floors(

@@ -15,7 +15,7 @@ from guanaco_server.runtime.clock import Clock
 
 @dataclass(frozen=True)
 class Ownership:
-    """``is_published``: the pipeline has let go of it, and it may be scaled; ``is_open``: it takes new conversations.
+    """``is_published``: the pipeline is done with it, and it may be scaled; ``is_open``: it takes new conversations.
 
     ``users`` are the deployments that work with a reward model; None for one that is none.
     """

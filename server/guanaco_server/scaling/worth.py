@@ -103,7 +103,7 @@ def worths(
 def best_change(
     worth: Mapping[str, Worth], movable: Iterable[str], asleep: Iterable[str]
 ) -> tuple[str, str] | None:
-    """Return whom to wake and who makes room for it: the most and the least worth. None where that is not clearly worth it."""
+    """Return whom to wake and who makes room for it: the most and the least worth. Return None if that is not clearly worth it."""
     first = max(asleep, key=lambda one: (_rate(worth, one), one), default=None)
     last = min(movable, key=lambda one: (_rate(worth, one), one), default=None)
     if first is None or last is None or _rate(worth, first) <= CLEARLY * _rate(worth, last):
@@ -173,6 +173,6 @@ def _ratio(votes: VoteCount) -> float:
 
 
 def cost(one: Contender, ratings: int) -> float:
-    """Return the seconds of GPUs that a stay of so many ratings takes."""
+    """Return the seconds of GPUs that a stay of this number of ratings takes."""
     wake_s = 0.0 if one.is_awake else one.wake_s
     return one.gpus * (wake_s + ratings * one.rating_s)

@@ -8,7 +8,7 @@ One deployment at a time makes room:
 It takes no new conversations while another has room (routing/service.py), and sleeps when it was quiet for ``preempt_quiet_s``, which
 counts as part of the change's cost. A server stays at least as long as its last waking took, and as HEARD ratings take, an hour at most.
 
-What a rating takes of a server is measured over the last hour: the time of all servers, by the ratings that came. Samples are in memory; until
+The time of a server that a rating takes is measured over the last hour: the time of all servers, by the ratings that came. Samples are in memory; until
 there are some ratings a minute is taken.
 """
 
@@ -196,7 +196,7 @@ class WorthPlanner:
         movable: Mapping[str, Sequence[DeploymentRow]],
         worth: Mapping[str, Worth],
     ) -> tuple[str, str] | None:
-        """Return who is to have a server, and who of least worth makes room that is enough for it. Who waits comes before worth."""
+        """Return who is to have a server, and who of least worth makes room that is enough for it. Waiting submissions come before worth."""
         by_id = {row.submission_id: row for row in servers.rows}
         waiting = self._first_waiting(servers)
         claimants = self._asleep(servers) if waiting is None else {waiting.submission_id}

@@ -60,7 +60,7 @@ class StartChild(Protocol):
 
 
 def run(module: str, folder: Path, limits: ProcessLimits) -> str | None:
-    """Why the child refuses the folder's content, as the end of a sentence; None if it does not."""
+    """Return why the child refuses the folder's content, as the end of a sentence; None if it does not."""
     with tempfile.TemporaryFile() as words:
         process = subprocess.Popen(
             [sys.executable, "-s", "-P", "-m", module, str(folder.absolute())],

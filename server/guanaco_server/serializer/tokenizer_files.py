@@ -2,8 +2,8 @@
 
     tokenizer.model, tokenizer_config.json, added_tokens.json  →  tokenizer.json, tokenizer_config.json
 
-The config is written anew with the class PreTrainedTokenizerFast, for with most others transformers takes only
-the vocabulary from tokenizer.json and builds the rest anew. The same files always give the same bytes.
+The config is rewritten with the class PreTrainedTokenizerFast, for with most others transformers takes only
+the vocabulary from tokenizer.json and builds the rest itself. The same files always give the same bytes.
 """
 
 from __future__ import annotations

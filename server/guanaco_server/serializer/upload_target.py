@@ -42,7 +42,7 @@ TRIES = 6
 FIRST_DELAY_S = 0.5
 TIMEOUT = urllib3.Timeout(connect=10.0, read=120.0)  # a server may sync a part before it answers
 CONNECTIONS = 16
-REFUSALS = (401, 403, 404)  # trying again does not help
+REFUSALS = (401, 403, 404)  # a retry does not help
 MD5_ETAG = re.compile(r'"?([0-9a-f]{32})"?')
 
 
@@ -163,7 +163,7 @@ class Presigned:
         self._must_send_md5 = False
 
     def get(self, url: str) -> bytes | None:
-        """None where there is nothing."""
+        """Return None if there is nothing."""
         try:
             answer = self._http.request("GET", url)
         except (urllib3.exceptions.HTTPError, OSError) as error:  # whose text has the whole URL
@@ -213,7 +213,7 @@ def why_unreachable(error: Exception) -> str:
 
 
 def _stored_md5(answer: urllib3.BaseHTTPResponse) -> str | None:
-    """None where the ETag is something else."""
+    """Return None if the ETag is something else."""
     found = MD5_ETAG.fullmatch(answer.headers.get("ETag", ""))
     has_own_key = any(
         value.startswith("aws:") or "customer" in name.lower()

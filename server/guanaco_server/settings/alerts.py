@@ -15,7 +15,7 @@ class AlertSettings(BaseModel):
     daily_budget: float | None = Field(
         default=None,
         ge=0,
-        description="What all GPUs together may cost in a day (UTC) before an alert; nothing is stopped. No limit otherwise.",
+        description="Cost of all GPUs in a day (UTC) above which there is an alert; nothing is stopped. No limit otherwise.",
     )
     slo_target: float = Field(
         default=0.9995,

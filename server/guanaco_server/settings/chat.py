@@ -30,7 +30,7 @@ class ChatSettings(BaseModel):
     background_writer: str = Field(
         default="own",
         min_length=1,
-        description="Who writes the summaries of long conversations and shortens personas in the background: `own`, the conversation's submission; a submission's id; or `rule`, no model.",
+        description="Writer of the summaries of long conversations and of shortened personas, in the background: `own`, the conversation's submission; a submission's id; or `rule`, no model.",
     )
 
 

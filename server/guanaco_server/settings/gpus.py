@@ -40,11 +40,11 @@ class GpuSettings(BaseModel):
         ge=0,
         description="Tokens a second that each of them must get; people read some 5.",
     )
-    currency: str = Field(default="USD", description="What prices and budgets are in.")
+    currency: str = Field(default="USD", description="Currency of prices and budgets.")
     monthly_budget: float | None = Field(
         default=None,
         ge=0,
-        description="What a developer's GPUs may cost in a calendar month (UTC) before nothing new is deployed; no limit otherwise.",
+        description="Cost of a developer's GPUs in a calendar month (UTC) above which nothing new is deployed; no limit if unset.",
     )
     monthly_budgets: dict[str, float] = Field(
         default={}, description="Other monthly budgets, by developer's name."

@@ -30,7 +30,7 @@ class ProcessSettings(BaseModel):
     )
     reuse_port: bool = Field(
         default=False,
-        description="Whether other processes may listen on the same port (SO_REUSEPORT); with several gateways they do.",
+        description="Let other processes listen on the same port (SO_REUSEPORT), as several gateways do.",
     )
     max_connections: int | None = Field(
         default=None,
@@ -44,7 +44,7 @@ class ProcessSettings(BaseModel):
     )
     role: Literal["all", "api", "worker"] = Field(
         default="all",
-        description="What this process does: api answers requests, worker runs the pipeline and the reconciler; both need PostgreSQL and a shared artifact store. all does everything in one process.",
+        description="Role of this process: api answers requests, worker runs the pipeline and the reconciler; both need PostgreSQL and a shared artifact store. all does everything in one process.",
     )
     require_confinement: bool = Field(
         default=False,
@@ -64,11 +64,11 @@ class ProcessSettings(BaseModel):
     )
     migrate_at_start: bool = Field(
         default=True,
-        description="Whether a start migrates the database; otherwise it waits for `guanaco migrate`. With role api or worker it always waits.",
+        description="Migrate the database at the start; otherwise, the start waits for `guanaco migrate`. A process with the role api or worker always waits.",
     )
     executor_id: str = Field(
         default="local",
-        description="Stable name of this worker. After a restart it resumes the work that it left under this name.",
+        description="Stable name of this worker. After a restart, it resumes the work that it left under this name.",
     )
     worker_silence_s: float = Field(
         default=30,

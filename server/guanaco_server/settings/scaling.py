@@ -76,7 +76,7 @@ class ScalingSettings(BaseModel):
 
     sleep_policy: Literal["least_useful", "worth"] = Field(
         default="least_useful",
-        description="Who sleeps where max_gpus or max_model_servers are taken: `least_useful` lets the one go that has its ratings or was used longest ago; `worth` also wakes those whose next ratings tell most about which submission is the best, for each second of a GPU. Set `worth` when no process of an earlier version runs any more.",
+        description="Choice of the submission that sleeps when max_gpus or max_model_servers are taken: `least_useful` stops the one that has its ratings or was used longest ago; `worth` also wakes those whose next ratings tell most about which submission is the best, for each second of a GPU. Set `worth` when no process of an earlier version runs any more.",
     )
     longest_sleep_s: float = Field(
         default=86_400,

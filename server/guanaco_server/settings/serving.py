@@ -45,7 +45,7 @@ class EngineSettings(BaseModel):
     )
     engine_nursery: bool = Field(
         default=True,
-        description="Whether model servers on this machine are forked from a process that has imported vLLM: a start without the imports. It takes 0.6 GB from the check of a submission until 15 minutes after the last start. The CPU build only.",
+        description="Fork model servers on this machine from a process that has imported vLLM, so that a start needs no imports. It takes 0.6 GB from the check of a submission until 15 minutes after the last start. The CPU build only.",
     )
     hot_engines: int = Field(
         default=0,

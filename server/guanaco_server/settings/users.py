@@ -32,11 +32,11 @@ class WebSettings(BaseModel):
     """Web pages"""
 
     web_session_hours: float = Field(
-        default=168, gt=0, le=8_760, description="After how long a browser must sign in again."
+        default=168, gt=0, le=8_760, description="Time after which a browser must sign in again."
     )
     web_https: bool = Field(
         default=False,
-        description="Whether browsers reach the platform by https although it listens on http, behind a proxy: cookies then go over https only.",
+        description="Browsers reach the platform by https although it listens on http, behind a proxy: cookies then go over https only.",
     )
     trusted_proxies: tuple[Annotated[str, AfterValidator(_network)], ...] = Field(
         default=("127.0.0.1", "::1"),

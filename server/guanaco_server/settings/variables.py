@@ -14,7 +14,7 @@ OTHER_VARIABLES = {
     "GUANACO_API_KEY": "the key that they send",
     "GUANACO_PROFILE": "the file in which `guanaco login` keeps both",
     "GUANACO_DEBUG": "makes the CLI show tracebacks",
-    # What the platform passes to the processes that it starts
+    # Passed by the platform to the processes that it starts
     "GUANACO_PROCESS": "marks a process of the local cluster, so that a restart finds it",
     "GUANACO_LIFELINE": "the file by which a model server sees that its platform died",
     "GUANACO_RUN": "the run of a deployment",

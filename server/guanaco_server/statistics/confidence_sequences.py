@@ -69,7 +69,7 @@ def difference_sequence(
 
 
 def asymptotic_multiple(clusters: float, alpha: float) -> float:
-    """Return by how many standard errors an estimate from so many clusters may be off, at all looks together."""
+    """Return by how many standard errors an estimate from this number of clusters may be off, at all looks together."""
     n, spread = max(clusters, 1.0), -2 * math.log(alpha)
     rho = (spread + math.log(spread) + 1) / TIGHT_AT
     return math.sqrt((n * rho + 1) / (n * rho) * (math.log(n * rho + 1) + spread))

@@ -7,8 +7,7 @@ and of the other's with slopes that only weigh against means above it,
 
 is the evidence against "the other is better than the leader by more than the margin", whichever means make that true. A vote
 moves one of the two factors, whoever it was assigned to, so their product is at most a nonnegative martingale that begins at 1,
-and P(J ever reaches log 1 / alpha) <= alpha. Of n submissions each leader has ``shared_alpha(n)``: who is wrongly called within
-the margin of the best one is one of n, and the best one is the same one. (If the mean of another one becomes the best, it adds an
+and P(J ever reaches log 1 / alpha) <= alpha. Each leader of n submissions has ``shared_alpha(n)``: the one that is wrongly called within the margin of the best one is one of n, and the best one stays the same. (If the mean of another one becomes the best, it adds an
 error of its own.) Both factors together need about half the votes that two disjoint intervals need.
 
 J is convex in x. Most weight lies on the slopes at which decisions fall, between some 20 and 20,000 votes.

@@ -1,6 +1,6 @@
 """Fits strengths to the duels of pairs: enough to say who leads, and which pairs are close.
 
-Of two submissions the difference is the mean of their duels, wins less losses, by least squares; each one is drawn a little to the others'
+The difference of two submissions is the mean of their duels, wins less losses, by least squares; each one is drawn a little to the others'
 middle. The ranking's strengths (leaderboard/ranking/comparisons.py) are of a likelihood, with errors; these take microseconds a pair.
 """
 

@@ -2,7 +2,7 @@
 
 A thumbs-up ratio is of those who were assigned to a submission and rated. When a rule's chances change while apps, bots or days
 change too, two submissions are rated by different users, and their ratios differ although the same users would like them alike.
-With the exact chance p of each assignment that can be put right. For submission s and conversation i with stratum x (app, bot and
+The exact chance p of each assignment puts that right. For submission s and conversation i with stratum x (app, bot and
 day), the augmented inverse-propensity term (J. Robins, A. Rotnitzky, L. Zhao, JASA 89 (1994))
 
     m_s(x) + [s was assigned] / p_is · (Y_i - m_s(x))

@@ -25,7 +25,7 @@ CHAT = (
         sender=Sender.BOT,
         content="I collect old maps, and I have been lost in every place on them.",
     ),
-    Turn(sender=Sender.USER, content="Where shall we go first?"),
+    Turn(sender=Sender.USER, content="Where do we go first?"),
 )
 LONG_CHAT = (*CHAT[:-1] * 100, CHAT[-1])  # cut to what fits
 LENGTHS = (CHAT[:1], CHAT[:3], CHAT, LONG_CHAT)
@@ -68,7 +68,7 @@ async def _bare_prompt(prompts: PromptService, prompted: Prompted) -> str:
         return await _prompt(prompts, prompted, PLAIN_BOT, turns, "You")
     except MessageTooLong as error:
         raise ContextTooLong(
-            f"With this formatter not even a bare greeting fits into max_input_tokens = {prompted.params.max_input_tokens}: {error.detail}",
+            f"With this formatter, not even a bare greeting fits into max_input_tokens = {prompted.params.max_input_tokens}: {error.detail}",
             hint="Raise max_input_tokens, or shorten the formatter's templates.",
         ) from None
 

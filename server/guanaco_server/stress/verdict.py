@@ -128,7 +128,7 @@ def is_falling_behind(results: Results) -> bool:
 
 
 def percentiles(values: Iterable[float | None]) -> Percentiles | None:
-    """Nearest-rank percentiles: each is a value that was measured. None without values."""
+    """Nearest-rank percentiles: each is a value that was measured. Return None if there are no values."""
     ranked = sorted(value for value in values if value is not None)
     if not ranked:
         return None

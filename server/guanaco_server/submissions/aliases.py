@@ -1,6 +1,6 @@
 """Aliases of submissions: set, moved and taken away by their developer, and found by whoever names one.
 
-A developer's own alias comes first. Of others', one that only one developer has is meant.
+A developer's own alias comes first. Among others' aliases, one that only one developer has is meant.
 """
 
 from __future__ import annotations

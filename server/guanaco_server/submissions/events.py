@@ -68,7 +68,7 @@ class EventFeed:
     async def follow(
         self, submission_id: str, after: int, wait: bool = True
     ) -> AsyncIterator[SubmissionEvent | None]:
-        """Events with a ``seq`` over ``after``, until the pipeline has ended and all is sent. None when there is nothing new. Without ``wait`` only what is recorded now."""
+        """Events with a ``seq`` over ``after``, until the pipeline has ended and all is sent. Return None if there is nothing new. Without ``wait``, return only what is recorded now."""
         while True:
             events, is_in_progress = await self._load(submission_id, after)
             for event in events:

@@ -55,7 +55,7 @@ class HubTokens:
         await session.flush()
 
     async def read(self, session: AsyncSession, submission_id: str) -> SecretStr | None:
-        """None where none was given, it is deleted, or the platform's secret has changed since."""
+        """Return None if none was given, it is deleted, or the platform's secret has changed since."""
         sealed = await queries.sealed_hub_token(session, submission_id)
         if sealed is None:
             return None

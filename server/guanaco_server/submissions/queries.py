@@ -106,7 +106,7 @@ async def quota(session: AsyncSession, account_id: str) -> QuotaRow | None:
 
 
 async def lock_quota(session: AsyncSession, account_id: str) -> QuotaRow:
-    """Read the account's row, made if new. Until this transaction ends nobody else gets it so."""
+    """Read the account's row, made if new. The row is locked until this transaction ends."""
     dialect = session.get_bind().dialect.name
     insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
     await session.execute(

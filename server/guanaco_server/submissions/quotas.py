@@ -150,7 +150,7 @@ class QuotaService:
         return QuotaOverride(**{field: getattr(row, field) for field in QuotaOverride.model_fields})
 
     async def set(self, name: str, override: QuotaOverride, by: Account) -> Quota:
-        """Set the developer's limits, all of them anew."""
+        """Set the developer's limits, replacing all of them."""
         account = await self._accounts.named(name)
         async with self._database.write() as session:
             row = await queries.lock_quota(session, account.id)
@@ -185,7 +185,7 @@ def _use(used: int, limit: int) -> QuotaUse:
 
 
 def _next(starts: list[datetime], per_hour: int) -> datetime | None:
-    """Return when so many of the runs are an hour ago that another may begin; None if it may now."""
+    """Return when enough of the runs are an hour old for another to begin; None if it may begin now."""
     if not per_hour or len(starts) < per_hour:
         return None
     return starts[len(starts) - per_hour] + WINDOW

@@ -159,7 +159,7 @@ class SubmissionService:
         return read_submission(row)
 
     async def list_own(self, account: Account, tags: Collection[str] = ()) -> list[Submission]:
-        """List the caller's submissions, newest first; every developer's for an admin. With ``tags`` those that have them all."""
+        """List the caller's submissions, newest first; every developer's for an admin. With ``tags``, list only submissions that have all of them."""
         async with self._database.read() as session:
             own = None if account.role is Role.ADMIN else account.id
             rows = await queries.newest_first(session, own)
@@ -257,7 +257,7 @@ class SubmissionService:
             return {status.value: counts.get(status, 0) for status in {*Status, *counts}}
 
     async def oldest_queued(self) -> datetime | None:
-        """Since when the submission that has waited longest waits."""
+        """Return since when the submission that has waited longest waits."""
         async with self._database.read() as session:
             return await queries.oldest_with_status(session, Status.QUEUED)
 
@@ -317,7 +317,7 @@ class SubmissionService:
     async def cancel(self, account: Account, submission_id: str) -> Submission:
         """Cancel a submission and withdraw its deployment. The running stage notices, stops and cleans up.
 
-        Of one that is served, cancel its redeploy, while the version before has not given way.
+        If it is served, cancel its redeploy as long as the version before still serves.
         """
         rolled_back = await self.rollouts.cancel(account, submission_id)
         if rolled_back is not None:
@@ -363,8 +363,7 @@ class SubmissionService:
     ) -> Submission:
         """Run the pipeline again, at the same commit if one was resolved; a serialized artifact is used again.
 
-        What is served stays so until the new version has taken its place (rollouts/). A private or gated repo needs
-        its developer's ``hub_token`` anew. RedeployInProgress while the last one is under way; InvalidInput for a
+        What is served stays so until the new version has taken its place (rollouts/). A private or gated repo needs its developer's ``hub_token`` again. RedeployInProgress while the last one is under way; InvalidInput for a
         canary of what takes no conversations.
         """
         rolling = await self.rollouts.begin(account, submission_id, hub_token, request)

@@ -236,8 +236,7 @@ class StageRunRow(Table):
 class RolloutRow(Table):
     """A run of the pipeline beside the version that serves (rollouts/). The newest of a submission counts.
 
-    ``replaced`` is the version that it took the place of; ``restores`` is one that a rollback brings back. Of a canary,
-    waits from the bucket ``slow_from`` on are slow (rollouts/canaries.py).
+    ``replaced`` is the version that it took the place of; ``restores`` is one that a rollback brings back. In a canary, waits from the bucket ``slow_from`` on are slow (rollouts/canaries.py).
     """
 
     __tablename__ = "rollouts"

@@ -8,7 +8,7 @@ bytes are tokens. So only what makes a text longer matters:
     a beginning of a text             "▁" or a space, once for every stretch between added tokens
 
 The last is once for a whole text where every added token is longer than it: the token itself pays for what begins after
-it. Of a tokenizer with anything else no bound is given. tests/unit/test_token_bounds.py holds all this to the real library.
+it. A tokenizer with anything else has no bound. tests/unit/test_token_bounds.py holds all this to the real library.
 """
 
 from __future__ import annotations

@@ -16,8 +16,7 @@ is in both terms and cancels. A break is one of
               non-space; no token of the vocabulary holds "\\n" followed by y, so no merge crosses.
     space     a space inside a chunk, for Metaspace, which splits at spaces. Models work word by word.
 
-Besides, no added token may hold the two characters where two chunks meet. Of a tokenizer with anything else
-nothing is claimed, and whole texts are counted. tests/unit/test_token_counts.py holds all this to the real library.
+Besides, no added token may hold the two characters where two chunks meet. For a tokenizer with anything else nothing is claimed, and whole texts are counted. tests/unit/test_token_counts.py holds all this to the real library.
 """
 
 from __future__ import annotations

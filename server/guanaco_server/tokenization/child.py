@@ -64,7 +64,7 @@ class LoadedTokenizer:
         return {}
 
     def spell(self, asked: Json) -> Json:
-        """None for each word that a sequence of tokens spells, else what becomes of it."""
+        """Return, for each word, None if a sequence of tokens spells it, else what becomes of it."""
         unknown = _unknown_id(self._tokenizer)
         return {"spelled": [self._respelled(word, unknown) for word in asked["words"]]}
 

@@ -1,6 +1,6 @@
 """One tokenizer in a process of its own, asked from the event loop, which never waits for it.
 
-What is asked while an answer is on its way shares the next request, so a busy tokenizer costs fewer round trips.
+Questions that come while an answer is on its way share the next request, so a busy tokenizer costs fewer round trips.
 A request that ends the process is taken apart: each of its texts is asked for alone, so that one text fails.
 """
 
@@ -113,7 +113,7 @@ class TokenizerProcess:
         await self._ask({"do": "try"}, TRY_CPU_S)
 
     async def respelled(self, words: Sequence[str]) -> list[str | None]:
-        """None for each word that a sequence of tokens spells, else what becomes of it."""
+        """Return, for each word, None if a sequence of tokens spells it, else what becomes of it."""
         answer = await self._ask({"do": "spell", "words": list(words)}, LOAD_CPU_S)
         return list(answer["spelled"])
 

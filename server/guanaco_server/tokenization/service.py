@@ -155,7 +155,7 @@ class Tokenizers:
         return await self._ask(artifact_key, lambda process: process.whole(text))
 
     async def respelled(self, artifact_key: str, words: Sequence[str]) -> list[str | None]:
-        """None for each word that a sequence of tokens spells, else what becomes of it."""
+        """Return, for each word, None if a sequence of tokens spells it, else what becomes of it."""
         return await self._ask(artifact_key, lambda process: process.respelled(words))
 
     async def characters_of(self, artifact_key: str, text: str, tokens: int) -> int:
@@ -177,7 +177,7 @@ class Tokenizers:
         ask: Callable[[TokenizerProcess], Awaitable[T]],
         ask_alone: Callable[[TokenizerProcess], Awaitable[T]] | None = None,
     ) -> T:
-        """Once more alone where the failure may be another text's."""
+        """The text is sent once more, alone, if the failure may be another text's."""
         artifact = self._artifact(artifact_key)
         for _ in range(MAX_TRIES):
             process = await self._process(artifact_key, artifact)

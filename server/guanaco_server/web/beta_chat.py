@@ -172,7 +172,7 @@ class BetaChat:
         self._characters = characters
 
     async def consent(self) -> str:
-        """A new visitor's cookie. Before this nothing is stored."""
+        """A new visitor's cookie. Nothing is stored before this."""
         cookie = new_cookie()
         row = VisitorRow(id=hash_of(cookie), consented_at=self._clock.now())
         async with self._database.write() as session:
@@ -434,7 +434,7 @@ class BetaChat:
             await queries.forget_visitor(session, visitor.id)
 
     async def forget_user(self, session: AsyncSession, erased: ErasedUser) -> None:
-        """Within the caller's transaction, in which all else of a user is erased: her chats' list and her consent too."""
+        """Within the caller's transaction, in which all else of a user is erased: their list of chats and their consent too."""
         prefix = erased.user_id.removeprefix(USER_PREFIX)
         if prefix == erased.user_id or not HASH_PREFIX.fullmatch(prefix):
             return

@@ -105,7 +105,7 @@ def interval(low: float | None, at: float | None, high: float | None) -> Interva
 
 
 def sparkline(points: Sequence[PastScore], least: float = 0.05) -> Spark | None:
-    """The score; None with fewer than two points. A change under ``least`` is drawn as small as it is."""
+    """The score; Return None if there are fewer than two points. A change under ``least`` is drawn as small as it is."""
     values = [p.score for p in points if p.score is not None]
     if len(values) < 2:
         return None
@@ -146,7 +146,7 @@ def trend(
 ) -> Trend | None:
     """One figure over time; ``top`` fixes the upper end of the axis, which is ``least`` where all is 0.
 
-    None with fewer than two points.
+    Return None if there are fewer than two points.
     """
     found = [(point, at) for point in points if (at := value(point)) is not None]
     if len(found) < 2:

@@ -174,7 +174,7 @@ async def _kept_form(request: Request) -> FormKept:
 
 
 async def _posted_fields(request: Request, cookie: str) -> dict[str, str]:
-    """None of a page that is read; of a form, once it is shown to be ours."""
+    """A page that is read needs no check; a form is checked to be ours."""
     if request.method != "POST":
         return {}
     forms.require_same_origin(request)

@@ -99,7 +99,7 @@ METRICS = (
     Metric(
         "thumbs-up",
         "thumbs up",
-        "Users whose vote is up, of all who voted. A user has one vote: her latest rating.",
+        "Users whose vote is up, of all who voted. A user has one vote: their latest rating.",
         USERS,
         percent,
         _thumbs_up,
@@ -128,7 +128,7 @@ METRICS = (
     Metric(
         "retention",
         "users back the next day",
-        "Of the users who wrote to it for the first time on one day (UTC), those who wrote on the day after too.",
+        "The share of users who wrote to it for the first time on one day (UTC) and wrote again on the day after.",
         USERS,
         percent,
         lambda metrics: metrics.retention,
@@ -148,7 +148,7 @@ METRICS = (
     Metric(
         "repetition",
         "words repeated from reply to reply",
-        "Of the different words in two consecutive messages of the bot, those that are in both (Jaccard similarity); "
+        "The share of the different words in two consecutive messages of the bot that are in both (Jaccard similarity); "
         "the mean of each conversation, then of all. Less is better.",
         CONVERSATIONS,
         _fine_percent,
@@ -159,7 +159,7 @@ METRICS = (
     Metric(
         "writing-speed",
         "characters a second, users writing",
-        "How fast users write to it: estimated from the time between its message and the next one of the user, "
+        "The speed at which users write to it, estimated from the time between its message and the next one of the user, "
         "less the time that reading takes.",
         MESSAGES,
         decimal,

@@ -4,7 +4,7 @@
                                                                 ◀── the same page, loaded again
 
 A page that is closed or loses its connection leaves the task alone: the reply is recorded, and is there when the page
-comes back. A process that stops cancels its tasks; such a turn is left unanswered, and can be answered anew.
+comes back. A process that stops cancels its tasks; such a turn is left unanswered, and can be answered again.
 
 A user stops a reply in the process that writes it, or leaves an order in the database, for which that process looks every
 second while it writes. What was written until then is the reply; where nothing was, the message stays unanswered.

@@ -55,7 +55,7 @@ def page_route(pages: Pages, *, has_replica: bool) -> type[LateRoute]:
                     sentence = http_errors.describe_problems(error.errors())
                     return _answer(pages, request, InvalidInput(sentence))
                 except DataError:
-                    unstorable = "What you sent holds a character that cannot be stored."
+                    unstorable = "Your text holds a character that cannot be stored."
                     return _answer(pages, request, InvalidInput(unstorable))
 
             return handle

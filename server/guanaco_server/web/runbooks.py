@@ -51,6 +51,6 @@ def _runbook(text: str) -> Runbook:
 
 
 def _html(paragraph: str) -> Markup:
-    """Set code and emphasis. Of a link the text stays: not every document has a page."""
+    """Set code and emphasis. Only the text of a link stays: not every document has a page."""
     names_only = LINK.sub(lambda found: found[1], paragraph)
     return Markup(EMPHASIS.sub(r"<em>\1</em>", str(prose(names_only))))  # noqa: S704 - prose escapes

@@ -23,7 +23,7 @@ class SessionRow(Table):
 
 
 class VisitorRow(Table):
-    """A beta user who agreed to chat. ``id`` is the SHA-256 of her cookie; nothing else is known of her."""
+    """A beta user who agreed to chat. ``id`` is the SHA-256 of the visitor's cookie; nothing else is known of them."""
 
     __tablename__ = "web_visitors"
 

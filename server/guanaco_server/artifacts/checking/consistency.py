@@ -50,7 +50,7 @@ MOST = {
     "original_max_position_embeddings": 20_000_000,
     "num_nextn_predict_layers": 16,
 }
-# What every model has some of. A known family says a whole number; another may give a list, one for each layer.
+# Counts that are above 0 in every model. A known family says a whole number; another may give a list, one for each layer.
 POSITIVE = (
     *("num_hidden_layers", "n_layer", "num_layers", "hidden_size", "n_embd", "intermediate_size"),
     *("num_attention_heads", "n_head", "vocab_size"),

@@ -44,7 +44,7 @@ UNCOMPRESSED = {"Accept-Encoding": "identity"}  # so that what arrives is what i
 
 
 class HuggingFaceHub:
-    """``token`` is the platform's, for its own rate limit. With ``opens_private`` it is its repos' developer's own."""
+    """``token`` is the platform's, for its own rate limit. With ``opens_private``, the token belongs to the developer of the repos."""
 
     def __init__(
         self,

@@ -4,8 +4,7 @@
     staging/<key>/     of an unpublished artifact: ticket, note of the multipart upload, journal, manifest
 
 An artifact is there once its manifest is, and that is one PUT, so none is ever seen in part. Nothing here asks
-the server to refuse an overwrite (If-None-Match): some servers ignore that silently. None is needed: a key stands
-for its content, so that two who write one artifact write the same bytes, and of two manifests either is right.
+the server to refuse an overwrite (If-None-Match): some servers ignore that silently. No lock is needed: a key stands for its content, so that two who write one artifact write the same bytes, and of two manifests either is right.
 
 The job that writes has presigned URLs only. Whatever is read back is checked against the manifest's SHA-256.
 """

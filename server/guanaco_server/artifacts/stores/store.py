@@ -52,7 +52,7 @@ class ArtifactStore(Protocol):
     async def begin(self, job: SerializerJob, max_bytes: int) -> str:
         """Open the staging place of a job whose tensors file has at most ``max_bytes``; the URL of its ticket.
 
-        What an earlier attempt for the same key left there is kept for the job to go on with.
+        Data of an earlier attempt for the same key is kept, so that the job can resume.
         """
         ...
 

@@ -85,7 +85,7 @@ class ConversationEditor:
     async def edit(
         self, account: Account, conversation_id: str, message_id: str, changes: MessageChanges
     ) -> Message:
-        """Replace a message's text. Of a reply, the model's own words are kept for what is measured."""
+        """Replace a message's text. The model's own words of an edited reply are kept for measurement."""
         async with self.changing(account, conversation_id) as session:
             rows = await queries.messages_of(session, [conversation_id])
             row = _present(rows, message_id)
@@ -209,7 +209,7 @@ def _present(rows: Sequence[MessageRow], message_id: str) -> MessageRow:
 
 
 def _drop_summaries(rows: Sequence[MessageRow], position: int) -> None:
-    """Remove the summaries of what is changed at this position: they are written anew. The app's own text stays."""
+    """Remove the summaries of what is changed at this position; they are written again. The app's own text stays."""
     for row in rows:
         told = row.summary
         if told is not None and told["until"] >= position and told["by"] != Author.APP:

@@ -122,7 +122,7 @@ class ReplyService:
     async def regenerate(
         self, account: Account, conversation_id: str, stop: Stop | None = None
     ) -> ReplyEvents:
-        """Answer the last user message anew; the old reply stays until the new one is stored, then marked deleted."""
+        """Answer the last user message again; the old reply stays until the new one is stored, then marked deleted."""
         return self._reply(await self.claim(account, conversation_id, None), stop=stop)
 
     async def continue_reply(self, account: Account, conversation_id: str) -> ReplyEvents:

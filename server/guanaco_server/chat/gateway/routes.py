@@ -185,7 +185,7 @@ def reply_routes(replies: ReplyService, previews: PreviewService) -> tuple[Reply
 
     return (
         ReplyRoute(f"{conversation}/messages", TALKERS, MessageRequest, "Send a message, get the reply", ours(replies.send)),
-        ReplyRoute(f"{conversation}/regenerate", TALKERS, RegenerateRequest, "Answer the last message anew", ours(regenerate)),
+        ReplyRoute(f"{conversation}/regenerate", TALKERS, RegenerateRequest, "Answer the last message again", ours(regenerate)),
         ReplyRoute(f"{conversation}/continue", TALKERS, ContinueRequest, "Have the last reply go on where it ended", ours(continue_reply)),
         ReplyRoute("/api/v1/submissions/{submission_id}/preview", (Role.DEVELOPER,), PreviewRequest, "Try a model of one's own; nothing is recorded", ours(previews.preview)),
     )  # fmt: skip

@@ -161,7 +161,7 @@ class TurnLog:
         self._ends: GroupCommit[EndedTurn, bool] = GroupCommit(self._end)
 
     async def claim(self, conversation_id: str) -> Lease | None:
-        """None when the turn is another's, or there is no such conversation. DatabaseUnavailable. What is claimed must be ended."""
+        """Return None if the turn is another's, or there is no such conversation. DatabaseUnavailable. What is claimed must be ended."""
         try:
             lease = await self._claims.submit(conversation_id)
         except lost_connection(DBAPIError) as error:
@@ -269,7 +269,7 @@ class TurnLog:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Return whether the connection or another transaction is to blame, and not what was sent."""
+    """Return whether the connection or another transaction caused it, and not what was sent."""
     if isinstance(error, DBAPIError):
         return error.connection_invalidated or _is_passing(error.orig)
     return _is_passing(error)

@@ -3,7 +3,7 @@
     last conversation: its newest summary + what was said since  →  a digest  →  the new one's ``carried``
 
 It is written by the rule when the new conversation is opened, shown with its first message, and goes on in its summaries. When a
-conversation is erased, so is what others carry of it, with their summaries, which are written anew of their own messages.
+conversation is erased, so is what others carry of it, with their summaries, which are written again from their own messages.
 """
 
 from __future__ import annotations

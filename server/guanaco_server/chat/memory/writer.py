@@ -3,8 +3,7 @@
     a turn is recorded → is a summary due? → a task: the rule writes it, and a model; the model's is used if it
                                               keeps what the rule's tells → shown with the next message
 
-What is written waits in the conversation's row for the next turn, in whichever process; what was not written when a process died
-is written again, because it is still due.
+A finished summary waits in the conversation's row for the next turn, in whichever process. If a process dies before it has written one, the summary is still due, and another process writes it.
 """
 
 from __future__ import annotations
@@ -116,7 +115,7 @@ class SummaryWriter:
     ) -> Summary | None:
         """Return the model's summary, for which it reads as much as its prompt has room for, again and again.
 
-        None where it cannot be used, its engine is busy, or no model is to be asked.
+        Return None if it cannot be used, its engine is busy, or no model is to be asked.
         """
         writer = await self._model.writer(live)
         if writer is None:

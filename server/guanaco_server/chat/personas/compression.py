@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
-METHOD_VERSION = 1  # part of the key under which versions are kept: a better rule makes them anew
+METHOD_VERSION = 1  # part of the key under which versions are kept: a better rule makes them again
 FACT_WEIGHT = 3.0  # of a name or a number
 FIRST_BONUS = 1.5  # of the first sentence, which says who it is
 MOST_SENTENCES = 2_000
@@ -29,7 +29,7 @@ UNSPACED = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af]{2,}")
 
 
 def facts(text: str) -> dict[str, float]:
-    """Return the facts of a text with their weights, in lower case. Of text without spaces, each two characters are one."""
+    """Return the facts of a text with their weights, in lower case. In text without spaces, two characters count as one."""
     found: dict[str, float] = {}
     for run in UNSPACED.findall(text):
         found |= dict.fromkeys((run[place : place + 2] for place in range(len(run) - 1)), 1.0)

@@ -5,8 +5,7 @@
     in the background          the rule's version and a model's are made, measured by the facts that they keep, and stored
     the next conversations     begin with the best version, all with the same text: model servers cache it once
 
-A version is known by the persona, the room that it had, the tokenizer and the rule's version. Without a stored character it
-is of one account. It is erased with the user for whom it was made, and with the character.
+A version is known by the persona, the room that it had, the tokenizer and the rule's version. A version without a stored character belongs to one account. It is erased with the user for whom it was made, and with the character.
 """
 
 from __future__ import annotations

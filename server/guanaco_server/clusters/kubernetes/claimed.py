@@ -3,7 +3,7 @@
     waiting ── claimed: labels and owner change in one step ── ordered: it was given its model ──▶ served
 
 A claimed pod belongs to its server's Deployment itself, beside the pods of the Deployment's ReplicaSet. It was ready before,
-while it waited: it serves when it has become ready anew since it was ordered, by the time that its kubelet wrote.
+while it waited: it serves when it has become ready again since it was ordered, by the time that its kubelet wrote.
 """
 
 from __future__ import annotations

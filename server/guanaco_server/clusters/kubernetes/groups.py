@@ -3,7 +3,7 @@
     group   one pod a machine, each with its share of the GPUs; the first leads it, and alone answers requests
 
 All pods run the same command, with their number in the group and the leader's address. When one pod restarts or goes,
-the controller makes its whole group anew, for vLLM's ranks cannot be replaced one by one. Pods keep their names
+the controller recreates its whole group, for vLLM's ranks cannot be replaced one by one. Pods keep their names
 (StatefulSets make them), so one on a lost machine holds its name until it is deleted by force (``cluster.py``).
 
 The API is leaderworkerset.x-k8s.io/v1, as of its version 0.7: https://lws.sigs.k8s.io/docs/reference/leaderworkerset.v1/

@@ -4,7 +4,7 @@
              → for each pod it gets, give on its log → that pod's exit status → delete the Job
 
 An earlier Job of this worker is deleted; another worker's is left to end first, for it does the same work.
-A pod whose machine is lost or drained is made anew by the cluster, and its log followed in turn. A pod that fails by
+A pod whose machine is lost or drained is replaced by the cluster, and its log followed in turn. A pod that fails by
 itself ends the run: the Job, which would try again, is deleted.
 """
 

@@ -15,7 +15,7 @@ from guanaco_server.clusters.kubernetes.api import POD, KubernetesApi, Unexpecte
 from guanaco_server.clusters.kubernetes.names import Json
 from guanaco_server.clusters.kubernetes.pods import CONTAINER
 
-SILENCE_S = 30.0  # then it is asked for anew: a connection may have died unnoticed
+SILENCE_S = 30.0  # then it is requested again: a connection may have died unnoticed
 LINE_CHARS = 65_536  # the rest of a longer line is dropped
 
 

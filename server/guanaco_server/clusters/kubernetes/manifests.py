@@ -59,7 +59,7 @@ def deployment_object(
 ) -> Json:
     """Make the Deployment. ``replaces_others``: pods of another spec are there, which get no requests any more.
 
-    Those are stopped first, because their GPUs may be the only ones. Otherwise what changed is not the spec but our
+    The old pods are stopped first, because their GPUs may be the only ones. Otherwise what changed is not the spec but our
     manifest, and a pod serves until another one has taken its place.
     """
     unavailable, surge = ("100%", 0) if replaces_others else (0, 1)
@@ -250,7 +250,7 @@ def server_pod(
 
 
 def _probe(failures: int) -> Json:
-    """Make a probe of /health. Whether the model generates is checked by the platform."""
+    """Make a probe of /health. The platform checks whether the model generates."""
     return {
         "httpGet": {"path": "/health", "port": PORT},
         "periodSeconds": PROBE_PERIOD_S,
@@ -306,7 +306,7 @@ def platform_pods(options: KubernetesOptions) -> Json:
 JOB_COMPONENT = "job"
 JOB_STOP_S = 10
 KEPT_S = 600  # what a platform that was killed left behind goes by itself
-LOST_PODS = 5  # so many machines may be lost, or drained, under one job
+LOST_PODS = 5  # the number of machines that may be lost, or drained, under one job
 
 
 def job_object(spec: JobSpec, options: KubernetesOptions, *, is_suspended: bool = False) -> Json:

@@ -75,7 +75,7 @@ def _briefly_tolerated(taint: str, seconds: int) -> Json:
     }
 
 
-# What LeaderWorkerSet puts into the environment of a group's containers.
+# Variables that LeaderWorkerSet puts into the environment of a group's containers.
 GROUP_VARIABLES = {"{leader}": "$(LWS_LEADER_ADDRESS)", "{rank}": "$(LWS_WORKER_INDEX)"}
 
 

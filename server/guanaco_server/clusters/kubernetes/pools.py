@@ -66,7 +66,7 @@ from guanaco_server.clusters.kubernetes.status import (
 )
 from guanaco_server.formats.pool import TOKEN_VARIABLE, PodOrder
 
-ASKED_PODS = 8  # so many are asked whether their node has the artifact
+ASKED_PODS = 8  # number of pods that are asked whether their node has the artifact
 CLAIM_ROUNDS = 3
 ORDER_TRIES, ORDER_PAUSE_S = 3, 0.5
 ARTIFACT = "--artifact"
@@ -121,7 +121,7 @@ class Pools:
             await asyncio.wait([self._upkeep])
 
     async def maintain(self) -> None:
-        """Apply the pools again, which restores what somebody deleted. Without them servers start as ever."""
+        """Apply the pools again, which restores what somebody deleted. If there are none, servers start in pods of their own."""
         for pool in self._options.pools:
             try:
                 await self._maintain(pool)
@@ -214,7 +214,7 @@ class Pools:
         return base64.b64decode(found["data"][TOKEN_VARIABLE]).decode()
 
     async def _claim(self, spec: DeploymentSpec, owner: Json, count: int) -> list[Json]:
-        """Claim up to so many waiting pods, those first whose nodes have the artifact."""
+        """Claim up to this number of waiting pods, first those whose nodes have the artifact."""
         claimed: list[Json] = []
         for pod in await self._nearest(spec, self._waiting(spec)):
             if len(claimed) == count:
@@ -240,7 +240,7 @@ class Pools:
             found = await self._api.merge(POD, name, claim_of(pod, spec, self._options, owner))
         except UnexpectedStatus as answered:
             logger.info("%s cannot be claimed: %s", name, answered)
-            # Of a claim that was repeated, because its answer was lost, the second is refused.
+            # If a claim is repeated because its answer was lost, the second one is refused.
             found_again = await self._find(name)
             present = spec_hash(spec, self._options)
             if found_again is None or not is_claimed_for(found_again, owner, present):

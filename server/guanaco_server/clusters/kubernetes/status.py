@@ -144,7 +144,7 @@ def _telling(group: Sequence[Json]) -> Json:
 
 
 def _end(pod: Json) -> Ending | None:
-    """Return how the pod ended. Of those that are leaving only lost ones are looked at."""
+    """Return how the pod ended. Pods that are leaving are looked at only if they are lost."""
     return _lost(pod) if is_leaving(pod) else ending_of(pod)
 
 
@@ -244,7 +244,7 @@ def _lost(pod: Json) -> Ending:
 
 
 class PullFailures:
-    """Since when each pod's image cannot be pulled. A kubelet does not say, and the pod may have waited long for its machine, or pulled long."""
+    """Return since when each pod's image cannot be pulled. A kubelet does not say, and the pod may have waited long for its machine, or pulled long."""
 
     def __init__(self) -> None:
         self._since: dict[str, datetime] = {}
@@ -270,7 +270,7 @@ def obstacle_of(pod: Json, now: datetime, pending_s: float, pulls: PullFailures)
             return Problem(_queued(pod), trouble=Trouble.QUEUED)  # whatever time that takes
         said = f"It waits until somebody opens its scheduling gates: {', '.join(_gates(pod))}."
         return Problem(said, age_s > pending_s)
-    # What follows began when the pod had its machine.
+    # The following states began when the pod had its machine.
     age_s = _seconds_since(_scheduled_at(pod), now)
     waiting = next((state for state in _states(status, "state", "waiting")), None)
     if waiting is None:
@@ -341,7 +341,7 @@ def is_running(pod: Json) -> bool:
 
 
 def has_started_up(pod: Json) -> bool:
-    """Tell whether the pod's container runs and its startup probe has passed, or a claimed one is ready anew; from then on it is expected to answer."""
+    """Tell whether the pod's container runs and its startup probe has passed, or a claimed one is ready again; from then on it is expected to answer."""
     if is_claimed(pod):
         return is_running(pod) and has_served(pod)
     status = pod.get("status", {})

@@ -150,7 +150,7 @@ class NurseryProcess:
         return self._process.poll()
 
     async def fork(self, order: Order, log: int) -> ForkedServer | None:
-        """Have it fork a server, after its imports. None where it does not; then there is no server."""
+        """Have it fork a server, after its imports. Return None if it does not; then there is no server."""
         priority.lower_until_raised(self._process.pid)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
@@ -202,7 +202,7 @@ class Nursery:
     def __init__(
         self, folder: Path, python: Path, environment: Mapping[str, str], is_wanted: bool
     ) -> None:
-        """``folder`` is the cluster's. Unless ``is_wanted`` there is never a process."""
+        """``folder`` is the cluster's. There is no process unless ``is_wanted``."""
         self._folder = folder / FOLDER_NAME
         self._python = python
         self._environment = environment
@@ -234,7 +234,7 @@ class Nursery:
     async def claim(
         self, command: tuple[str, ...], environment: Mapping[str, str], marker: str, log: Path
     ) -> ForkedServer | None:
-        """Return a server that runs the command in the log's folder. None where it has to be started by its command."""
+        """Return a server that runs the command in the log's folder. Return None if it has to be started by its command."""
         self._forget_ended()
         if self._process is None or not self._can_run(command):
             return None

@@ -252,7 +252,7 @@ INSTANCE_NAME = ".instance"
 
 @dataclass(frozen=True)
 class ReplicaRecord:
-    """The facts by which a later platform finds a replica again. The spec has no secrets; they are given anew at each start."""
+    """The facts by which a later platform finds a replica again. The spec has no secrets; they are given again at each start."""
 
     spec: DeploymentSpec
     leader: GroupLeader

@@ -1,6 +1,6 @@
 """Estimates the strengths of submissions from users who voted on several of them.
 
-Of two submissions that one user voted on, the one with thumbs up beat the one with thumbs down; both up or both down
+If one user voted on two submissions, the one with thumbs up beat the one with thumbs down; both up or both down
 is half a win for each. Each user's comparisons together weigh one, so a user who votes a lot counts as much as one
 who compares two. The model is P(i beats j) = 1 / (1 + exp(θj - θi)).
 

@@ -78,7 +78,7 @@ def _measured(replies: Mapping[str, tuple[str, str]]) -> dict[str, tuple[Style, 
 class DuelReader:
     """Reads the duels of competitions that have any.
 
-    Those of competitions that run stay in memory. Those of a frozen one are read when they are needed, and let go of.
+    Duels of running competitions stay in memory. Duels of a frozen one are read when needed, and dropped afterwards.
     """
 
     def __init__(self, database: Database, submissions: SubmissionService) -> None:

@@ -1,7 +1,7 @@
 """Runs a run's stages, one at a time: recorded, retried where that can help, stopped when the submission is cancelled.
 
-Which stage comes next is decided by the records of this run, not by where a workflow stands. Whatever a stage or the
-recording of it raises becomes a failed submission with a sentence, and its model server is no longer wished for.
+The records of this run decide which stage comes next, not the position of a workflow. Whatever a stage or the
+recording of it raises becomes a failed submission with a sentence, and its model server is no longer requested.
 """
 
 from __future__ import annotations

@@ -264,7 +264,7 @@ async def _snapshot(hub: Hub, parts: StageParts, submission: Submission) -> Repo
 async def _once(
     parts: StageParts, submission: Submission, what: str, find: Callable[[], Awaitable[T]]
 ) -> T:
-    """Find it once for all variants of a sweep; anew for each other run."""
+    """Find it once for all variants of a sweep, and again for each other run."""
     if submission.sweep is None or submission.run != 1 or submission.commit is None:
         return await find()
     key = (submission.sweep, submission.commit, what)

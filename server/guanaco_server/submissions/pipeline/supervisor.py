@@ -8,7 +8,7 @@
       that does not take it                    start
     cancelled, or recovered too often          fail, with a sentence
 
-To start means to enqueue another workflow of the same run. It goes on at the first stage that is not done: which
+A start enqueues another workflow of the same run. It goes on at the first stage that is not done: which
 that is, the records of the run say, so no workflow needs the history of the one before.
 """
 

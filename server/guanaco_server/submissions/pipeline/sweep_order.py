@@ -3,8 +3,7 @@
     the first variant    ──▶ check ──▶ serialize ──▶ engine ──▶ stress ──▶ served
     the others, queued   ······································▶ the same commit, artifact and engine
 
-If the one that leads fails or is cancelled, the next takes its place. Of variants that need another engine (length,
-dtype, quantization) one again leads the others. A variant that waits has no workflow, and so holds no place of
+If the one that leads fails or is cancelled, the next takes its place. Among variants that need another engine (length, dtype, quantization), one leads the others too. A variant that waits has no workflow, and so holds no place of
 ``pipeline_concurrency``.
 """
 

@@ -162,7 +162,7 @@ class Pipeline:
                 await self._look(is_due)
             except DBAPIError as error:
                 self._commits.reset()
-                logger.warning("Looking for submissions to work on failed; trying again: %s", error)
+                logger.warning("Search for submissions to work on failed; retrying: %s", error)
             else:
                 supervised_at = time.monotonic() if is_due else supervised_at
             rest_s = REST_S if is_due else SUPERVISE_S

@@ -1,6 +1,6 @@
 """Promotes LoRA adapters that do well: merges them into their base without being asked, where a setting says after how many votes.
 
-An adapter does well when it has so many votes in the competition `open`, and the lower end of its thumbs-up ratio's interval, which holds at every look, is above the
+An adapter does well when it has the required number of votes in the competition `open`, and the lower end of its thumbs-up ratio's interval, which holds at every look, is above the
 median of the others' ratios. It is redeployed as `guanaco promote` does it, beside the version that serves. One at a time is begun in each look.
 """
 
