@@ -20,6 +20,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -53,6 +54,7 @@ from guanaco.errors import GuanacoError
 from guanaco.submissions import Status
 from guanaco_server.demo.tiny_repo import make_tiny_repo
 from tests.fixtures.hostile_repos import GoodRepo, HostileRepo, hostile_repos, write_repo
+from tests.fixtures.hostile_texts import BOOKS, SAID
 from tests.fixtures.lying_hub import LyingHub
 from tests.fixtures.up import SCRIPTED_ENGINE, Up
 
@@ -60,16 +62,18 @@ ROOT = Path(__file__).parents[2]
 SCHEMATHESIS = "schemathesis==4.32.5"
 ROLES = ("anonymous", "developer", "backend", "admin")
 WARM_UP_S = 15.0  # the first chats of a platform are slow, whatever else it does
-ALONE_S = 30.0
+ALONE_S = 45.0  # more than 1,000 chats, so that the p99 is of ten at least
+STEPS_SHOWN = 8
 MAKING_S = 120  # the longest that schemathesis makes requests
 KEEP_CONNECTIONS_S = 40.0
 SHARE_OF_REQUESTS = 0.4  # of the time that the connections leave
 SHARE_OF_CHECKS = 0.6  # of the time that the requests leave
-CHECKERS = 4  # a developer has one check at a time, and the platform two
+CHECKERS = 4  # a developer has one check at a time, and the platform one for two processors
 SUBMITTERS = 3
 ATTACKERS_LOWER_BY = 10
 LAST_S = 30.0  # for what is on its way when the time is over
 MIB = 2**20
+STEP = re.compile(r'^guanaco_http_longest_step_seconds\{route="(.*)"\} (\S+)$', re.MULTILINE)
 NO_LOOK = {"s": 0.0, "loop_queued": 0.0, "watch_queued": 0.0}
 ENDED = {Status.FAILED, Status.CANCELLED, Status.DEPLOYED, Status.TORN_DOWN, Status.INACTIVE}
 ADVERSARIAL = (
@@ -211,7 +215,16 @@ class Arena:
                 left = self._arguments.seconds - (time.monotonic() - begun)
                 counts |= self._try_repos(repos, left)
         self._findings.executed = sorted(path.name for path in self._canaries.iterdir())
-        return self._report(counts)
+        return self._report(counts) | {"longest_steps_ms": self._longest_steps()}
+
+    def _longest_steps(self) -> dict[str, float]:
+        """Return the routes whose steps have computed longest on the event loop, in ms."""
+        try:
+            found = STEP.findall(httpx.get(f"{self._up.base_url}/metrics", timeout=60).text)
+        except httpx.HTTPError:
+            return {}
+        steps = sorted(((float(seconds), route) for route, seconds in found), reverse=True)
+        return {route: round(seconds * 1e3, 1) for seconds, route in steps[:STEPS_SHOWN]}
 
     @contextlib.contextmanager
     def _phase(self, name: str) -> Iterator[None]:
@@ -362,8 +375,11 @@ class Arena:
         """Render prompts of adversarial texts with it, as its developer's previews do."""
         with httpx.Client(base_url=self._up.base_url, timeout=60, trust_env=False) as http:
             headers = {"Authorization": f"Bearer {self._up.admin_key}"}
-            for text in ADVERSARIAL:
-                body = {"bot": {"name": "Luna"}, "turns": [{"sender": "user", "content": text}]}
+            plain = [(Bot(name="Luna"), text) for text in ADVERSARIAL]
+            lore = [(Bot(name="Luna", lorebook=book), text) for book in BOOKS.values() for text in SAID]  # fmt: skip
+            for bot, text in (*plain, *lore):
+                turns = [{"sender": "user", "content": text}]
+                body = {"bot": bot.model_dump(mode="json"), "turns": turns}
                 path = f"/api/v1/submissions/{submission_id}/preview"
                 with contextlib.suppress(httpx.HTTPError):
                     answer = http.post(path, json=body, headers=headers)

@@ -17,6 +17,7 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
 from guanaco_server.prompts.poet import cut
 from guanaco_server.prompts.poet_parts import PoetPart
+from tests.fixtures.hostile_texts import POETS
 from tests.fixtures.world import BOT, World
 
 # Built like the first example of Prompt Poet's README: parts, `sep`, loops over examples and messages, priorities.
@@ -220,6 +221,15 @@ async def test_a_broken_template_is_refused_in_a_sentence(
     found = await render(http, turns("Hi"), **fields)
     assert said in found
     assert "Traceback" not in found
+
+
+@pytest.mark.parametrize("name", POETS)
+async def test_a_bomb_is_refused_and_the_next_prompt_rendered(
+    http: httpx.AsyncClient, name: str
+) -> None:
+    found = await render(http, turns("Hi"), template=POETS[name])
+    assert "The Prompt Poet template" in found
+    assert await render(http, turns("Hi"), template="- {content: fine}") == "fine"
 
 
 async def test_values_stay_as_they_are_written(http: httpx.AsyncClient) -> None:

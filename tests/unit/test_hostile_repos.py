@@ -31,7 +31,7 @@ def canaries(tmp_path: Path) -> Iterator[Path]:
     assert list(tmp_path.iterdir()) == [], "a repo's code ran"
 
 
-@pytest.mark.parametrize("kind", ["headers", "configs", "indexes", "adapters", "code"])
+@pytest.mark.parametrize("kind", ["headers", "configs", "indexes", "adapters", "code", "cards"])
 async def test_a_hostile_repo_is_refused_before_its_weights_are_fetched(
     kind: str, good: GoodRepo, canaries: Path
 ) -> None:

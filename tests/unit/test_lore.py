@@ -16,6 +16,7 @@ from guanaco_server.lore.mentions import mentioned
 from guanaco_server.lore.patterns import MAX_WORK, compiled
 from guanaco_server.prompts import lore
 from guanaco_server.prompts.layouts import Utterance
+from tests.fixtures.hostile_texts import BOOKS, SAID
 
 
 def entry(content: str, *keys: str, **more: object) -> LoreEntry:
@@ -153,6 +154,16 @@ def test_a_book_that_takes_long_is_read_in_a_thread() -> None:
     assert not takes_long(short, ["a goose"])
     assert takes_long(short, ["a goose " * 1_000])
     assert takes_long(Lorebook(entries=(entry("Fact.", "goose", is_regex=True),)), ["a"])
+
+
+@pytest.mark.parametrize("name", BOOKS)
+def test_a_hostile_book_is_refused_or_looked_through(name: str) -> None:
+    try:
+        require_usable(BOOKS[name])
+    except InvalidInput:
+        return
+    for said in SAID:
+        assert len(triggered(BOOKS[name], [said], ())) <= len(BOOKS[name].entries)
 
 
 def test_the_budget_keeps_what_has_priority_and_order_places_it() -> None:
