@@ -3,7 +3,8 @@
     chat gateway        never waits here: its routes are in front of this
     every other route   waits for one of a few places; callers take turns, however many requests each has sent
     each of its steps   waits until the loop has made a pass since another request's step, and, while further steps wait,
-                        has had as much time for others as that step took: a flood has at most half of the loop
+                        has had as much time for others as that step computed, and three times as much while replies are
+                        under way: a flood has at most half of the loop, and a quarter where people chat
 
 So a step of a reply waits for one step of the flood, where it waited for as many as there were requests under way.
 A request needs its place while it computes: it gives it up when it begins to stream, and at the latest after
@@ -22,10 +23,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from guanaco.errors import Overloaded
 from guanaco_server.http.errors import ErrorForms
+from guanaco_server.observability.http import route_template
+from guanaco_server.observability.metrics import Metrics
 
 AT_ONCE = 8
 HOLD_S = 0.25
 PATIENCE_S = 20.0
+SHARE_OF_OTHERS = 3.0  # of the time that a step computed, while replies are under way
 LEAST_PAUSE_S = 0.001  # the finest that the loop's timers can do
 PROBES = frozenset(("/healthz", "/readyz", "/metrics"))  # an operator's tools must not wait
 KEY_BYTES = 40  # of an Authorization header, more than tell two callers apart
@@ -93,15 +97,16 @@ class _Place:
 
 
 class _Steps:
-    """Lets one request's step run in each pass of the event loop, and in half of its time. Belongs to one event loop."""
+    """Lets one request's step run in each pass of the event loop, and in a part of its time. Belongs to one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
         self._is_free = True
         self._spent_s = 0.0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    def run(self, work: Coroutine[Any, Any, None]) -> _Stepped:
-        return _Stepped(self, work)
+    def run(self, work: Coroutine[Any, Any, None], scope: Scope) -> _Stepped:
+        return _Stepped(self, work, scope)
 
     def take(self) -> asyncio.Future[None] | None:
         """Return None if a step may run now, otherwise what to wait for."""
@@ -116,13 +121,16 @@ class _Steps:
         self._is_free = False
         asyncio.get_running_loop().call_soon(self._end)
 
-    def note(self, spent_s: float) -> None:
+    def note(self, spent_s: float, scope: Scope) -> None:
         self._spent_s += spent_s
+        if spent_s >= LEAST_PAUSE_S:
+            self._metrics.note_step(route_template(scope), spent_s)
 
     def _end(self) -> None:
         """A pass is over: wake the next one, whose step runs in the following pass."""
         if self._waiting and self._spent_s >= LEAST_PAUSE_S:
-            pause_s, self._spent_s = self._spent_s, 0.0
+            part = SHARE_OF_OTHERS if self._metrics.turns_in_flight else 1.0
+            pause_s, self._spent_s = part * self._spent_s, 0.0
             asyncio.get_running_loop().call_later(pause_s, self._end)
             return
         while self._waiting:
@@ -137,9 +145,10 @@ class _Steps:
 class _Stepped:
     """Awaits a coroutine, each of whose steps waits for its turn."""
 
-    def __init__(self, steps: _Steps, work: Coroutine[Any, Any, None]) -> None:
+    def __init__(self, steps: _Steps, work: Coroutine[Any, Any, None], scope: Scope) -> None:
         self._steps = steps
         self._work = work
+        self._scope = scope
 
     def __await__(self) -> Generator[Any, Any, None]:
         step: Any = self._work.send
@@ -150,13 +159,13 @@ class _Stepped:
                     yield from turn
                 except BaseException as error:  # noqa: BLE001 - it is for the coroutine
                     step, given = self._work.throw, error
-            began = time.perf_counter()
+            began = time.thread_time()  # not what another process had of the processor meanwhile
             try:
                 waited = step(given)
             except StopIteration:
                 return
             finally:
-                self._steps.note(time.perf_counter() - began)
+                self._steps.note(time.thread_time() - began, self._scope)
             try:
                 given = yield waited
                 step = self._work.send
@@ -165,10 +174,10 @@ class _Stepped:
 
 
 class FairShare:
-    def __init__(self, forms: ErrorForms, at_once: int = AT_ONCE) -> None:
+    def __init__(self, forms: ErrorForms, metrics: Metrics, at_once: int = AT_ONCE) -> None:
         self._forms = forms
         self._places = Places(at_once)
-        self._steps = _Steps()
+        self._steps = _Steps(metrics)
 
     async def answer(
         self, address: str, app: ASGIApp, scope: Scope, receive: Receive, send: Send
@@ -187,7 +196,7 @@ class FairShare:
             await send(message)
 
         try:
-            await self._steps.run(_called(app, scope, receive, send_and_note))
+            await self._steps.run(_called(app, scope, receive, send_and_note), scope)
         finally:
             place.give_back()
 

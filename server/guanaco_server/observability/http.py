@@ -49,9 +49,9 @@ class Observed:
                 await self._app(asgi, receive, labelled(send, ids, note))
             finally:
                 seconds = time.perf_counter() - started
-                self._metrics.note_http(method, _template(asgi), status, seconds)
+                self._metrics.note_http(method, route_template(asgi), status, seconds)
                 if request is not None:
-                    request.end(_template(asgi), status)
+                    request.end(route_template(asgi), status)
 
 
 def labelled(send: Send, ids: RequestIds, note: Callable[[int], None]) -> Send:
@@ -67,5 +67,5 @@ def labelled(send: Send, ids: RequestIds, note: Callable[[int], None]) -> Send:
     return send_labelled
 
 
-def _template(asgi: Scope) -> str:
+def route_template(asgi: Scope) -> str:
     return str(getattr(asgi.get("route"), "path", UNMATCHED))

@@ -68,6 +68,13 @@ class Metrics:
             "Replies by how they ended: `ok`, `abandoned` by the client, or the code of the error.",
             ("outcome",),
         )
+        self.turns_in_flight = 0
+        self._longest_steps: dict[str, float] = {}
+        self._longest_step = self._gauge(
+            "guanaco_http_longest_step_seconds",
+            "Longest time that one step of a request has computed on the event loop since the start, in processor time.",
+            ("route",),
+        )
         self._in_flight = self._gauge(
             "guanaco_gateway_in_flight_requests",
             "Replies that are being generated, or wait for a place at their model.",
@@ -261,10 +268,18 @@ class Metrics:
     def note_turn_wait(self, seconds: float) -> None:
         self._turn_wait.observe(seconds)
 
+    def note_step(self, route: str, seconds: float) -> None:
+        """Note for how long one step of a request to a route has computed on the event loop."""
+        if seconds > self._longest_steps.get(route, 0.0):
+            self._longest_steps[route] = seconds
+            self._longest_step.labels(route).set(seconds)
+
     def note_reply_begun(self) -> None:
+        self.turns_in_flight += 1
         self._in_flight.inc()
 
     def note_reply_ended(self, outcome: str) -> None:
+        self.turns_in_flight -= 1
         self._in_flight.dec()
         self._child(self._requests, outcome).inc()
         self.tally.note_turn(outcome)

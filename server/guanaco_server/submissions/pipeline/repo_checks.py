@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 from pydantic import SecretStr
 
@@ -17,7 +18,9 @@ from guanaco_server.submissions.pipeline.stages import StageParts, examine, hub_
 from guanaco_server.submissions.rewards import RewardService
 from guanaco_server.submissions.stored_prompts.service import PromptStore
 
-AT_ONCE = 2  # for all developers: each check may hold a tokenizer's process
+AT_ONCE = max(
+    1, (os.cpu_count() or 1) // 2
+)  # for all developers: each check may hold a tokenizer's process
 LONGEST_S = 120.0  # as long as the client waits, and more than a large repo takes
 RETRY_S = 10.0
 
