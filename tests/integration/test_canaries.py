@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,16 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.versions import Arm, ConversationStart, VersionBeside, beside
+from guanaco_server.statistics.buckets import bucket_of
+from guanaco_server.statistics.sequential import Proportion
 from guanaco_server.submissions.pipeline.records import PipelineRun
 from guanaco_server.submissions.pipeline.runner import Step
+from guanaco_server.submissions.rollouts import queries
+from guanaco_server.submissions.rollouts.canaries import ComparedConversation
 from tests.fixtures.pipeline import ID, RUN, tiny_files
 from tests.fixtures.rolling import KEY, NEW, OLD, RollingWorld
 
+NUMBERS = count()
 CANARY = RedeployRequest(canary=0.25, canary_s=600)
 
 
@@ -37,13 +43,17 @@ async def world(database: Database, tmp_path: Path) -> RollingWorld:
 async def note(
     world: RollingWorld, *, is_new: bool, replies: int, faults: int = 0, wait_s: float = 0.1
 ) -> None:
-    """Count replies as a gateway does while it answers."""
-    shown = world.canaries.of(Arm(ID, 2, is_new))
+    """Note replies and faults, each of a conversation of its own, as a gateway does while it answers."""
     for _ in range(replies):
-        shown.note_reply(wait_s)
+        talk(world, is_new=is_new).note_reply(wait_s)
     for _ in range(faults):
-        shown.note_fault()
+        talk(world, is_new=is_new).note_fault()
     await world.canaries.write()
+
+
+def talk(world: RollingWorld, *, is_new: bool) -> ComparedConversation:
+    """A conversation that has just begun."""
+    return world.canaries.conversation(Arm(ID, 2, is_new), f"conv_{next(NUMBERS)}")
 
 
 async def why(world: RollingWorld) -> str:
@@ -109,7 +119,7 @@ async def test_a_canary_that_fails_more_is_ended(world: RollingWorld) -> None:
     await world.rollouts.step()
     assert await world.phase() is RolloutPhase.FAILED
     assert await why(world) == (
-        "The canary is worse: 10 of its 30 replies failed (33%), and 1 of 201 of the version that serves (0%)."
+        "The canary is worse: 10 of its 30 conversations had a failed reply (33%), and 1 of 201 of the version that serves (0%)."
     )
     await world.routing.refresh()
     assert await world.endpoints() == (old,)
@@ -129,7 +139,7 @@ async def test_a_canary_that_is_slower_is_ended(world: RollingWorld) -> None:
     await note(world, is_new=True, replies=20, wait_s=0.4)
     await world.rollouts.step()
     assert await world.phase() is RolloutPhase.FAILED
-    assert "20 of its 20 replies were slow (100%)" in await why(world)
+    assert "20 of its 20 conversations began slowly (100%)" in await why(world)
 
 
 async def test_a_canary_that_people_like_less_is_ended(world: RollingWorld) -> None:
@@ -148,7 +158,7 @@ async def test_a_canary_that_people_like_less_is_ended(world: RollingWorld) -> N
         assert rated.is_success, rated.text
     await world.rollouts.step()
     assert await world.phase() is RolloutPhase.FAILED
-    assert "ratings were thumbs down (100%)" in await why(world)
+    assert "users gave a thumbs down (100%)" in await why(world)
 
 
 async def test_the_gateway_counts_replies_and_faults_of_each_version(world: RollingWorld) -> None:
@@ -159,24 +169,53 @@ async def test_the_gateway_counts_replies_and_faults_of_each_version(world: Roll
     assert said.is_success
     world.model_server.scripts[:] = [Script(pieces=("Hi",), fault="CUDA error")]
     await http.post(f"/conversations/{conversation}/messages", json={"content": "And now?"})
-    shown = world.canaries.of(Arm(ID, 2, True))
-    assert (shown.replies, shown.faults) == (1, 1)
     await world.routing.refresh()
-    elsewhere = RollingWorld(world.database)
-    assert elsewhere.canaries.of(Arm(ID, 2, True)).replies == 0
-    await note(world, is_new=True, replies=1)
+    assert await shown(world) == (Proportion(1, 1), Proportion(1, 1)), "one conversation"
+
+
+async def shown(
+    world: RollingWorld, *, is_new: bool = True
+) -> tuple[Proportion, Proportion | None]:
+    """Read what conversations of a version failed, and which began slowly if any wait is slow."""
+    async with world.database.read() as session:
+        return await queries.shown(session, Arm(ID, 2, is_new), 0)
+
+
+@pytest.mark.both_databases
+async def test_a_conversation_counts_once_however_often_it_fails(world: RollingWorld) -> None:
+    await world.redeploy(CANARY)
+    one = talk(world, is_new=True)
+    one.note_reply(0.1)
+    for _ in range(3):
+        one.note_fault()
+        await world.canaries.write()
+    one.note_reply(9.0)
+    talk(world, is_new=True).note_reply(0.2)
+    await world.canaries.write()
+    assert await shown(world) == (Proportion(1, 2), Proportion(2, 2))
+    async with world.database.read() as session:
+        waits = await queries.first_waits(session, Arm(ID, 2, True))
+    assert sum(waits) == 2
+    assert len(waits) <= bucket_of(0.2) + 1, "the first reply's wait stays"
+
+
+async def test_what_a_canary_has_shown_is_deleted_with_its_end(world: RollingWorld) -> None:
+    await world.redeploy(CANARY)
+    await note(world, is_new=True, replies=3)
+    await world.submissions.rollouts.rollback(world.developer, ID)
+    assert await shown(world) == (Proportion(0, 0), Proportion(0, 0))
 
 
 async def test_a_reply_that_ends_after_a_write_is_counted(world: RollingWorld) -> None:
     await world.redeploy(CANARY)
     await note(world, is_new=False, replies=200)
-    talking = world.canaries.of(Arm(ID, 2, True))
+    talking = [talk(world, is_new=True) for _ in range(30)]
     await note(world, is_new=True, replies=1)
-    for _ in range(30):
-        talking.note_fault()
+    for one in talking:
+        one.note_fault()
     await world.canaries.write()
     await world.rollouts.step()
-    assert "31" in await why(world), "the replies under way, and the one before"
+    assert "31" in await why(world), "the conversations under way, and the one before"
 
 
 @pytest.mark.both_databases

@@ -406,15 +406,17 @@ def build_rooms(
 
 
 async def _votes(database: Database, submission_id: str, since: datetime) -> list[Vote]:
-    """List the ratings that a canary compares."""
+    """List the ratings that a canary compares: of each user the first one of a conversation that began since."""
     async with database.read() as session:
-        thumbs = await feedback_records.thumbs_since(session, submission_id, since)
-        begun = await chat_records.begun(session, thumbs)
-    return [
-        Vote(ConversationStart(conversation_id, at.timestamp()), thumbs[conversation_id])
-        for conversation_id, at in begun.items()
-        if at >= since
-    ]
+        ratings = await feedback_records.given_since(session, submission_id, since)
+        begun = await chat_records.begun(session, {one.conversation_id for one in ratings})
+    firsts: dict[str, Vote] = {}
+    for one in ratings:
+        began_at = begun.get(one.conversation_id)
+        if began_at is not None and began_at >= since:
+            talk = ConversationStart(one.conversation_id, began_at.timestamp())
+            firsts.setdefault(one.user_key, Vote(talk, one.first_up))
+    return list(firsts.values())
 
 
 def _folders(settings: Settings) -> tuple[Path, ...]:

@@ -10,7 +10,18 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Row, Select, Subquery, case, func, select, text, update
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    Select,
+    Subquery,
+    case,
+    func,
+    null,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.chat.conversations.records import user_id_of, user_key
@@ -21,7 +32,10 @@ from guanaco_server.statistics.votes import VoteCount
 
 @dataclass(frozen=True)
 class RecordedRating:
-    """A rating; ``account_id`` is the account of the backend that had the conversation."""
+    """A rating; ``account_id`` is the account of the backend that had the conversation.
+
+    ``first_up`` is the thumb as it was given, ``thumbs_up`` what it was changed to; ``given_up`` is None if it was never changed.
+    """
 
     id: str
     conversation_id: str
@@ -32,6 +46,11 @@ class RecordedRating:
     thumbs_up: bool
     at: datetime
     is_counted: bool = False
+    given_up: bool | None = None
+
+    @property
+    def first_up(self) -> bool:
+        return self.thumbs_up if self.given_up is None else self.given_up
 
     @property
     def user_key(self) -> str:
@@ -78,16 +97,16 @@ async def within(
     return await _read(session, statement)
 
 
-async def thumbs_since(
+async def given_since(
     session: AsyncSession, submission_id: str, since: datetime
-) -> dict[str, bool]:
-    """Return whether the thumb is up, by conversation, of each of the submission's ratings since then."""
-    rows = await session.execute(
-        select(FeedbackRow.conversation_id, FeedbackRow.thumbs_up).where(
-            FeedbackRow.submission_id == submission_id, FeedbackRow.created_at >= since
-        )
+) -> list[RecordedRating]:
+    """Return a submission's ratings since then, the oldest first."""
+    statement = (
+        _ratings()
+        .where(FeedbackRow.submission_id == submission_id, FeedbackRow.created_at >= since)
+        .order_by(FeedbackRow.created_at, FeedbackRow.id)
     )
-    return {conversation_id: is_up for conversation_id, is_up in rows}
+    return await _read(session, statement)
 
 
 async def counts(session: AsyncSession, submission_ids: Iterable[str]) -> dict[str, int]:
@@ -175,7 +194,7 @@ async def note_counted(session: AsyncSession, ids: Sequence[str]) -> None:
     )
 
 
-def _ratings() -> Select[str, str, str, str, str, str, bool, datetime, bool]:
+def _ratings() -> Select[str, str, str, str, str, str, bool, datetime, bool, bool | None]:
     return select(
         FeedbackRow.id,
         FeedbackRow.conversation_id,
@@ -186,12 +205,27 @@ def _ratings() -> Select[str, str, str, str, str, str, bool, datetime, bool]:
         FeedbackRow.thumbs_up,
         FeedbackRow.created_at,
         FeedbackRow.is_counted,
+        _given_up(),
     )
+
+
+def _given_up() -> ColumnElement[bool | None]:
+    """The thumb before the first change of a rating that was changed."""
+    change = RatingChangeRow
+    first = (
+        select(change.thumbs_up)
+        .where(change.feedback_id == FeedbackRow.id)
+        .order_by(change.number)
+        .limit(1)
+        .correlate(FeedbackRow)
+        .scalar_subquery()
+    )
+    return case((FeedbackRow.changed_at.is_not(None), first), else_=null())
 
 
 async def _read(
     session: AsyncSession,
-    statement: Select[str, str, str, str, str, str, bool, datetime, bool],
+    statement: Select[str, str, str, str, str, str, bool, datetime, bool, bool | None],
 ) -> list[RecordedRating]:
     return [RecordedRating(*row) for row in await session.execute(statement)]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, ForeignKey, Index, Integer, LargeBinary, String, text
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, LargeBinary, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from guanaco_server.chat.conversations.records import USER_KEY_CHARS
@@ -29,7 +29,10 @@ class CountingLockRow(Table):
 
 
 class ScoreRow(Table):
-    """A submission's aggregate in a competition (``tally``, JSON): the sum over its conversations, votes and visits."""
+    """A submission's aggregate in a competition (``tally``, JSON): the sum over its conversations, votes and visits.
+
+    ``turned_up`` of the votes that are ``up`` now were down at first, and the other way round with ``turned_down``.
+    """
 
     __tablename__ = "scores"
 
@@ -38,6 +41,8 @@ class ScoreRow(Table):
     tally: Mapped[str]
     up: Mapped[int] = mapped_column(default=0)
     down: Mapped[int] = mapped_column(default=0)
+    turned_up: Mapped[int] = mapped_column(default=0, server_default=text("0"))
+    turned_down: Mapped[int] = mapped_column(default=0, server_default=text("0"))
     rated: Mapped[int] = mapped_column(default=0)
     version: Mapped[int]
 
@@ -65,7 +70,7 @@ class CountedConversationRow(Table):
 
 
 class VoteRow(Table):
-    """A user's vote on a submission as it counts now."""
+    """A user's vote on a submission: the latest one as it counts now, and the first one where it differs."""
 
     __tablename__ = "score_votes"
 
@@ -73,6 +78,7 @@ class VoteRow(Table):
     competition: Mapped[str] = mapped_column(String(64), primary_key=True)
     submission_id: Mapped[str] = mapped_column(String(128), primary_key=True, index=True)
     thumbs_up: Mapped[bool]
+    first_up: Mapped[bool | None]
 
 
 class VisitRow(Table):
@@ -194,6 +200,39 @@ class ScorePointRow(Table):
     low: Mapped[float | None]
     high: Mapped[float | None]
     figures: Mapped[str] = mapped_column(default="{}")
+
+
+class BoardClaimRow(Table):
+    """What a board has once said of a submission, and is told once: "settled", or a rank (claims.py). ``facts`` is JSON."""
+
+    __tablename__ = "board_claims"
+
+    competition: Mapped[str] = mapped_column(String(64), primary_key=True)
+    claim: Mapped[str] = mapped_column(String(64), primary_key=True)
+    submission_id: Mapped[str] = mapped_column(String(128), primary_key=True)
+    facts: Mapped[str] = mapped_column(Text)
+    at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
+
+
+class UniformSumRow(Table):
+    """A competition's sums of what uniform assignment would have shown (uniform.py), of the conversations up to ``last_id`` at ``until``."""
+
+    __tablename__ = "uniform_sums"
+
+    competition: Mapped[str] = mapped_column(String(64), primary_key=True)
+    until: Mapped[datetime] = mapped_column(UtcDateTime)
+    last_id: Mapped[str] = mapped_column(String(64))
+    sums: Mapped[str] = mapped_column(Text)
+
+
+class UniformUserRow(Table):
+    """A user's part of the sums of `uniform_sums`, for the errors, which are clustered by user."""
+
+    __tablename__ = "uniform_users"
+
+    competition: Mapped[str] = mapped_column(String(64), primary_key=True)
+    user_key: Mapped[str] = mapped_column(String(USER_KEY_CHARS), primary_key=True)
+    sums: Mapped[str] = mapped_column(Text)
 
 
 class SeasonRow(Table):

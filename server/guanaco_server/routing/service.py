@@ -42,7 +42,7 @@ from guanaco_server.scaling.sleep import Sleeper
 from guanaco_server.scaling.usage import TrafficRecorder
 from guanaco_server.statistics.duel_decisions import COUNTED_PER_USER
 from guanaco_server.statistics.duel_strengths import PairCounts
-from guanaco_server.submissions.rollouts.canaries import CanaryRecorder, Shown
+from guanaco_server.submissions.rollouts.canaries import CanaryRecorder, ComparedConversation
 from guanaco_server.submissions.service import ServingSubmission, SubmissionService
 
 DUELS_S = 5.0  # between two plans of a competition's duels, at least
@@ -65,14 +65,14 @@ class LiveSubmission:
     """A published submission; ``endpoints`` are those of its replicas that are ready, empty while there is none.
 
     ``version`` is the key of the deployment that they belong to: while a redeploy shifts there are two. ``model`` is the
-    name by which they know its model. ``shown`` counts how the reply goes, for a canary.
+    name by which they know its model. ``compared`` notes how the reply goes, for a canary.
     """
 
     serving: ServingSubmission
     version: str
     model: str
     endpoints: tuple[str, ...]
-    shown: Shown | None = None
+    compared: ComparedConversation | None = None
 
 
 @dataclass(frozen=True)
@@ -421,7 +421,7 @@ class RoutingService:
             version,
             self._deployments.model_name(version),
             self._deployments.replicas(version),
-            self._canaries.of(arm) if arm else None,
+            self._canaries.conversation(arm, talk.id) if arm and talk else None,
         )
         if live.endpoints:
             return live

@@ -1,19 +1,20 @@
-"""Sequential tests of whether a proportion is worse than another or over a limit, which may be looked at after every observation.
+"""Sequential tests of counts, which may be looked at after every observation.
 
-Two arms count bad outcomes: the old one (``s0`` of ``n0``) and the new one (``s1`` of ``n1``). The null hypothesis is that
-the new one is at most ``margin`` worse, ``p1 <= p0 + margin``. The evidence against it is the mixture likelihood ratio
+An observation X is 0 or 1 with the chance μ_i given all that was recorded before it. With S of n, and slopes λ_k that only weigh
+against means below the truth,
 
-    E = ∫ L(p0) dπ(p0) ∫ L(p1) dπ(p1)  /  max { L(p0) L(p1) : p1 <= p0 + margin }
+    M(m) = Σ_k w_k exp(λ_k S) / (1 - m + m exp(λ_k))ⁿ
 
-with Jeffreys' prior π = Beta(½, ½). Under the null the denominator is at least the likelihood of the truth, so E is at
-most a nonnegative martingale that begins at 1, and by Ville's inequality
+is at most a nonnegative martingale that begins at 1 while the mean of μ_1 … μ_n is at most m (confidence_sequences.py has the
+reason and its source), so by Ville's inequality P(M ever reaches 1 / alpha) <= alpha: however often one looks, whatever one does
+upon seeing it, and although the chances differ. No constant chance and no independence is assumed.
 
-    P(E ever reaches 1 / alpha) <= alpha
-
-however often one looks, however the observations of the two arms alternate, and whatever one does upon seeing them.
-(L. Wasserman, A. Ramdas, S. Balakrishnan, "Universal inference", PNAS 2020; H. Robbins, "Statistical methods related
-to the law of the iterated logarithm", 1970, for mixtures.) No number of observations is assumed, nor that it is large.
-Against a limit the same holds with one arm: E is its mixture over its highest likelihood with ``p <= limit``.
+To compare two versions, the only chance that is needed is the one with which conversations were given to them. Each conversation
+goes to the new version with the chance ``share``, whatever it will be like. If the new version is as good, a conversation that turns out bad
+is therefore one of the new version's with that chance too, given all bad ones before it: whether conversations fail
+alone or in rows, whether a user's are alike, and whatever the hour does to all of them. So the bad conversations are counted, and
+tested is whether more than ``share`` of them are the new version's. (R. A. Fisher, "The Design of Experiments", 1935, for tests that use
+the random assignment alone.)
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-HALVINGS = 60
+STEEPEST = 6.4  # right for a share of 0.2 % of which all are bad
+RATIO = 1.6
+SIZES = 12  # the flattest slope is 0.036
+SLOPES = tuple(STEEPEST / RATIO**k for k in range(SIZES))
+LOG_WEIGHT = -math.log(SIZES)
 
 
 @dataclass(frozen=True)
@@ -36,63 +41,33 @@ class Proportion:
         return self.bad / self.total if self.total else 0.0
 
 
-def is_worse(new: Proportion, old: Proportion, *, margin: float, alpha: float) -> bool:
-    """Tell whether the new one is worse by more than the margin; the chance of ever saying so wrongly is at most ``alpha``."""
-    return log_evidence(new, old, margin) >= -math.log(alpha)
-
-
 def is_over(seen: Proportion, limit: float, *, alpha: float) -> bool:
-    """Tell whether the proportion is over the limit, with a chance of at most ``alpha`` ever to say so wrongly."""
-    best_null = _log_likelihood(seen, min(seen.rate, limit))
-    return _log_mixture(seen) - best_null >= -math.log(alpha)
+    """Tell whether the mean chance is over the limit, with a chance of at most ``alpha`` ever to say so wrongly."""
+    return log_evidence_above(limit, seen.bad, seen.total) >= -math.log(alpha)
 
 
-def log_evidence(new: Proportion, old: Proportion, margin: float = 0.0) -> float:
-    """Return log E."""
-    return _log_mixture(old) + _log_mixture(new) - _log_best_null(new, old, margin)
+def is_worse(
+    new: Proportion, old: Proportion, *, share: float, margin: float, alpha: float
+) -> bool:
+    """Tell whether the new version has more bad conversations than its share, and a rate that is higher by more than the margin.
 
+    Args:
+        new: The new version's conversations, or users who were given to it by the same chance.
+        old: The old version's.
+        share: The chance with which each was given to the new version.
+        margin: A rate that is higher by this much is no reason to say so.
+        alpha: The chance of ever saying so of a version that is as good.
 
-def _log_mixture(seen: Proportion) -> float:
-    """The logarithm of the likelihood, averaged over Beta(½, ½)."""
-    good = seen.total - seen.bad
-    return (
-        math.lgamma(seen.bad + 0.5)
-        + math.lgamma(good + 0.5)
-        - math.lgamma(seen.total + 1.0)
-        - math.log(math.pi)
-    )
-
-
-def _log_best_null(new: Proportion, old: Proportion, margin: float) -> float:
-    """The highest log-likelihood of both arms with ``p1 <= p0 + margin``."""
+    Returns:
+        Whether it is worse.
+    """
     if new.rate <= old.rate + margin:
-        return _log_likelihood(new, new.rate) + _log_likelihood(old, old.rate)
-    # The likelihood is concave, so the best is on the boundary p1 = p0 + margin, between the two observed rates.
-    low, high = max(0.0, old.rate), min(1.0 - margin, new.rate - margin)
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        if _slope(new, middle + margin) + _slope(old, middle) > 0:
-            low = middle
-        else:
-            high = middle
-    p0 = (low + high) / 2
-    return _log_likelihood(new, p0 + margin) + _log_likelihood(old, p0)
+        return False
+    return is_over(Proportion(new.bad, new.bad + old.bad), share, alpha=alpha)
 
 
-def _slope(seen: Proportion, p: float) -> float:
-    """The derivative of the log-likelihood at p."""
-    slope = 0.0
-    if seen.bad:
-        slope += seen.bad / p if p > 0 else math.inf
-    if good := seen.total - seen.bad:
-        slope -= good / (1 - p) if p < 1 else math.inf
-    return slope
-
-
-def _log_likelihood(seen: Proportion, p: float) -> float:
-    log = 0.0
-    if seen.bad:
-        log += seen.bad * math.log(p) if p > 0 else -math.inf
-    if good := seen.total - seen.bad:
-        log += good * math.log1p(-p) if p < 1 else -math.inf
-    return log
+def log_evidence_above(mean: float, successes: int, trials: int) -> float:
+    """Return log M of a mean within (0, 1)."""
+    logs = [slope * successes - trials * math.log1p(mean * math.expm1(slope)) for slope in SLOPES]
+    most = max(logs)
+    return most + math.log(math.fsum(math.exp(log - most) for log in logs)) + LOG_WEIGHT

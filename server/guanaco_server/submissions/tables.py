@@ -262,8 +262,24 @@ class RolloutRow(Table):
         return beside(self.submission_id, self.run)
 
 
+class CanaryConversationRow(Table):
+    """A conversation that began while a canary ran, of one of its two versions; deleted when the canary has ended.
+
+    ``first_bucket`` is its first reply's wait by bucket (rollouts/canaries.py): None without a reply, -1 where it is not compared.
+    """
+
+    __tablename__ = "canary_conversations"
+
+    submission_id: Mapped[str] = mapped_column(ForeignKey("submissions.id"), primary_key=True)
+    run: Mapped[int] = mapped_column(primary_key=True)
+    conversation_id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    is_new: Mapped[bool]
+    has_failed: Mapped[bool]
+    first_bucket: Mapped[int | None]
+
+
 class CanaryCountRow(Table):
-    """The counts of one of a canary's two versions; ``waits`` are first tokens by bucket (rollouts/canaries.py)."""
+    """What the version before counts of a canary's two versions, by reply. This version neither reads nor writes it."""
 
     __tablename__ = "canary_counts"
 

@@ -317,15 +317,15 @@ class ReplyGenerator:
                                     )
                                 yield chunk
                     ask.note_end()
-                    if live.shown is not None and endpoint in live.endpoints:
-                        live.shown.note_reply(first_token_s)
+                    if live.compared is not None and endpoint in live.endpoints:
+                        live.compared.note_reply(first_token_s)
                     return
                 except (ModelServerFault, TimeoutError) as failure:
                     step.note(error=type(failure).__name__)
                     has_moved = isinstance(failure, HoldsAnotherModel)
                     is_its_fault = self._note_failure(live.serving.id, endpoint, ask, failure)
-                    if live.shown is not None and is_its_fault and endpoint in live.endpoints:
-                        live.shown.note_fault()
+                    if live.compared is not None and is_its_fault and endpoint in live.endpoints:
+                        live.compared.note_fault()
                     is_late = has_begun or loop.time() >= first_token_by
                     if error := self._final(live.serving.id, failure, has_begun, is_late):
                         raise error from None

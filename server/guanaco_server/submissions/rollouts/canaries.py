@@ -1,24 +1,27 @@
 """Compares the two versions of a canary: failed replies, slow ones, and thumbs down.
 
 Only conversations that began since the canary did count, of both versions, for they alone were given to one of them by
-chance. Each figure is a share of bad outcomes, and each is tested by itself, always valid (statistics/sequential.py):
+chance. A conversation counts once and so does a user, since replies of one conversation are alike:
 
-    failed         replies at which a model server of the version failed
-    slow           replies whose first token took longer than nine in ten of the old version's first ``LEARNT_FROM``
-    thumbs down    of the ratings
+    failed         conversations with a reply at which a model server of the version failed
+    slow           conversations whose first reply's first token took longer than nine in ten of the old version's
+                   first ``LEARNT_FROM``
+    thumbs down    users by their first rating of such a conversation
 
-The three tests share ``ALPHA``. A version that is as good is stopped with a chance of at most that, however long it runs.
+Each is tested by itself, always valid (statistics/sequential.py): of the bad ones, no more than the canary's share may be the new
+version's. The three tests share ``ALPHA``. A version that is as good is stopped with a chance of at most that, however
+long it runs, and however conversations differ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from guanaco.errors import CanaryWorse
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.versions import Arm
-from guanaco_server.statistics.buckets import added, bucket_of
+from guanaco_server.statistics.buckets import bucket_of
 from guanaco_server.statistics.sequential import Proportion, is_worse
 from guanaco_server.submissions.rollouts import queries
 
@@ -27,41 +30,43 @@ FAILED_MARGIN = 0.01  # a share of this much more is no reason to stop
 SLOW_MARGIN = 0.1
 DOWN_MARGIN = 0.05
 
-LEARNT_FROM = 50  # replies of the old version say what is slow; they are not compared
+LEARNT_FROM = 50  # conversations of the old version say what is slow; they are not compared
 SLOW_SHARE = 0.1
 
 
-@dataclass
+@dataclass(frozen=True)
 class Shown:
-    """The replies of one version, counted. ``waits`` counts first tokens by bucket."""
+    """The conversations of one version, counted. ``slow`` is None until it is known what is slow."""
 
-    replies: int = 0
-    faults: int = 0
-    waits: list[int] = field(default_factory=list)
+    failed: Proportion
+    slow: Proportion | None
 
-    @property
-    def failed(self) -> Proportion:
-        return Proportion(self.faults, self.replies + self.faults)
 
-    def slow(self, slow_from: int) -> Proportion:
-        return Proportion(sum(self.waits[slow_from:]), sum(self.waits))
+@dataclass(frozen=True)
+class Noted:
+    """The outcomes of one conversation. ``first_bucket`` is its first reply's wait (statistics/buckets.py), None without a reply."""
+
+    has_failed: bool = False
+    first_bucket: int | None = None
+
+    def followed_by(self, later: Noted) -> Noted:
+        first = later.first_bucket if self.first_bucket is None else self.first_bucket
+        return Noted(self.has_failed or later.has_failed, first)
+
+
+@dataclass(frozen=True)
+class ComparedConversation:
+    """A conversation of one of a canary's versions; the gateway notes here how its replies end."""
+
+    arm: Arm
+    id: str
+    recorder: CanaryRecorder
 
     def note_reply(self, wait_s: float) -> None:
-        self.replies += 1
-        place = bucket_of(wait_s)
-        self.waits.extend([0] * (place + 1 - len(self.waits)))
-        self.waits[place] += 1
+        self.recorder.note(self, Noted(first_bucket=bucket_of(wait_s)))
 
     def note_fault(self) -> None:
-        self.faults += 1
-
-    def take(self) -> Shown | None:
-        """Return what was counted since the last call, and begin at zero; None if nothing was."""
-        if not self.replies and not self.faults:
-            return None
-        taken = Shown(self.replies, self.faults, self.waits)
-        self.replies, self.faults, self.waits = 0, 0, []
-        return taken
+        self.recorder.note(self, Noted(has_failed=True))
 
 
 def slow_from(waits: Sequence[int]) -> int | None:
@@ -78,22 +83,17 @@ def slow_from(waits: Sequence[int]) -> int | None:
 
 
 def judge(
-    new: Shown,
-    old: Shown,
-    slow_bucket: int | None,
-    new_down: Proportion,
-    old_down: Proportion,
+    new: Shown, old: Shown, new_down: Proportion, old_down: Proportion, *, share: float
 ) -> CanaryWorse | None:
     """Return why the new version is worse, with its figures; None as long as it may be as good."""
     compared = [
-        ("replies", "failed", new.failed, old.failed, FAILED_MARGIN),
-        ("ratings", "were thumbs down", new_down, old_down, DOWN_MARGIN),
+        ("conversations", "had a failed reply", new.failed, old.failed, FAILED_MARGIN),
+        ("users", "gave a thumbs down", new_down, old_down, DOWN_MARGIN),
     ]
-    if slow_bucket is not None:
-        slow = (new.slow(slow_bucket), old.slow(slow_bucket))
-        compared.append(("replies", "were slow", *slow, SLOW_MARGIN))
+    if new.slow is not None and old.slow is not None:
+        compared.append(("conversations", "began slowly", new.slow, old.slow, SLOW_MARGIN))
     for what, how, ours, theirs, margin in compared:
-        if is_worse(ours, theirs, margin=margin, alpha=ALPHA / 3):
+        if is_worse(ours, theirs, share=share, margin=margin, alpha=ALPHA / 3):
             return CanaryWorse(
                 f"The canary is worse: {ours.bad} of its {ours.total} {what} {how} ({ours.rate:.0%}), "
                 f"and {theirs.bad} of {theirs.total} of the version that serves ({theirs.rate:.0%}).",
@@ -103,33 +103,42 @@ def judge(
 
 
 class CanaryRecorder:
-    """Counts in memory what the versions of canaries show; written down once a second at most."""
+    """Keeps in memory what the conversations of canaries show; written down once a second at most."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._shown: dict[Arm, Shown] = {}
+        self._noted: dict[tuple[Arm, str], Noted] = {}
 
-    def of(self, arm: Arm) -> Shown:
-        """Return what counts for a version. A reply notes its outcome there when it ends, whatever was written meanwhile."""
-        return self._shown.setdefault(arm, Shown())
+    def conversation(self, arm: Arm, conversation_id: str) -> ComparedConversation:
+        return ComparedConversation(arm, conversation_id, self)
+
+    def note(self, talk: ComparedConversation, noted: Noted) -> None:
+        key = (talk.arm, talk.id)
+        self._noted[key] = self._noted.get(key, Noted()).followed_by(noted)
 
     async def write(self) -> None:
-        """Write down what was counted since the last call; what cannot be written now is tried again."""
-        noted = {arm: taken for arm, shown in self._shown.items() if (taken := shown.take())}
-        if not noted:
+        """Write down what was noted since the last call; what cannot be written now is tried again."""
+        if not self._noted:
             return
+        written, self._noted = self._noted, {}
         try:
             async with self._database.write() as session:
-                for arm in sorted(noted, key=lambda arm: (arm.submission_id, arm.run, arm.is_new)):
-                    shown = noted[arm]
-                    await queries.add_shown(session, arm, shown.replies, shown.faults, shown.waits)
+                await queries.add_shown(
+                    session,
+                    [
+                        {
+                            "submission_id": arm.submission_id,
+                            "run": arm.run,
+                            "conversation_id": conversation_id,
+                            "is_new": arm.is_new,
+                            "has_failed": noted.has_failed,
+                            "first_bucket": noted.first_bucket,
+                        }
+                        for (arm, conversation_id), noted in written.items()
+                    ],
+                )
         except BaseException:
-            for arm, shown in noted.items():
-                _add(shown, self._shown[arm])
+            for key, later in self._noted.items():
+                written[key] = written.get(key, Noted()).followed_by(later)
+            self._noted = written
             raise
-
-
-def _add(shown: Shown, to: Shown) -> None:
-    to.replies += shown.replies
-    to.faults += shown.faults
-    to.waits = added(to.waits, shown.waits)

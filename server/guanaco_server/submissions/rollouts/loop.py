@@ -37,7 +37,7 @@ LEARN_S = 3.0  # by then every gateway process has read which servers to use: it
 
 @dataclass(frozen=True)
 class Vote:
-    """The rating of a conversation."""
+    """A user's first rating of a conversation that began since, as it was given."""
 
     talk: ConversationStart
     is_up: bool
@@ -64,7 +64,7 @@ class RolloutLoop:
         list_votes: ListVotes,
         longest_reply_s: float,
     ) -> None:
-        """``list_votes`` lists a submission's rated conversations that began since a time. ``longest_reply_s``: an old version that still works on something after that is stopped."""
+        """``list_votes`` lists the first rating of each user, of a submission's conversations that began since a time. ``longest_reply_s``: an old version that still works on something after that is stopped."""
         self._database = database
         self._clock = clock
         self._changes = changes
@@ -157,7 +157,7 @@ class RolloutLoop:
             if current.slow_from is None:
                 await _learn_what_is_slow(session, current)
             new, old = [await _shown(session, current, is_new) for is_new in (True, False)]
-            worse = judge(new, old, current.slow_from, *down)
+            worse = judge(new, old, *down, share=current.share)
             if worse is None:
                 return False
             failure = Failure(
@@ -196,19 +196,16 @@ class RolloutLoop:
 
 
 async def _shown(session: AsyncSession, rollout: RolloutRow, is_new: bool) -> Shown:
-    row = await queries.shown(session, Arm(rollout.submission_id, rollout.run, is_new))
-    return Shown(row.replies, row.faults, list(row.waits)) if row else Shown()
+    arm = Arm(rollout.submission_id, rollout.run, is_new)
+    return Shown(*await queries.shown(session, arm, rollout.slow_from))
 
 
 async def _learn_what_is_slow(session: AsyncSession, rollout: RolloutRow) -> None:
     """Once the old version has shown enough: what came before is then forgotten, so that what is compared did not choose the limit."""
-    rollout.slow_from = slow_from((await _shown(session, rollout, is_new=False)).waits)
-    if rollout.slow_from is None:
-        return
-    for is_new in (True, False):
-        row = await queries.shown(session, Arm(rollout.submission_id, rollout.run, is_new))
-        if row is not None:
-            row.waits = []
+    arm = Arm(rollout.submission_id, rollout.run, is_new=False)
+    rollout.slow_from = slow_from(await queries.first_waits(session, arm))
+    if rollout.slow_from is not None:
+        await queries.forget_waits(session, rollout.submission_id, rollout.run)
 
 
 def _is_same(current: RolloutRow, seen: RolloutRow) -> bool:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, case, delete, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.submissions import RolloutPhase, Status
+from guanaco_server.database.bulk import BulkInsert, Rows
 from guanaco_server.deployments.versions import Arm, ServedVersion
-from guanaco_server.statistics.buckets import added
-from guanaco_server.submissions.queries import by_id_locked, status_of
-from guanaco_server.submissions.tables import CanaryCountRow, RolloutRow, SubmissionRow
+from guanaco_server.statistics.buckets import MOST
+from guanaco_server.statistics.sequential import Proportion
+from guanaco_server.submissions.queries import status_of
+from guanaco_server.submissions.tables import CanaryConversationRow, RolloutRow, SubmissionRow
+
+NOT_COMPARED = -1  # the bucket of a first reply from which it was learnt what is slow
 
 
 async def rollout(session: AsyncSession, submission_id: str) -> RolloutRow | None:
@@ -54,30 +58,78 @@ async def is_in_progress(session: AsyncSession, submission_id: str) -> bool | No
     return status.is_in_progress or is_rolling
 
 
-async def shown(session: AsyncSession, arm: Arm) -> CanaryCountRow | None:
-    key = (arm.submission_id, arm.run, arm.is_new)
-    return await session.get(CanaryCountRow, key, populate_existing=True)
+async def add_shown(session: AsyncSession, rows: Rows) -> None:
+    """Enter what conversations have shown. A failure stays, and so does the first reply's wait."""
+    if not rows:
+        return
+    row, keys = CanaryConversationRow, ("submission_id", "run", "conversation_id")
+    # In the same order everywhere, so that no two gateways wait for each other.
+    ordered = sorted(rows, key=lambda one: tuple(one[key] for key in keys))
+    bulk = BulkInsert(session, row, ordered)
+    new = bulk.statement.excluded
+    together = {
+        "has_failed": or_(row.has_failed, new.has_failed),
+        "first_bucket": func.coalesce(row.first_bucket, new.first_bucket),
+    }
+    statement = bulk.statement.on_conflict_do_update(index_elements=keys, set_=together)
+    await session.execute(statement, bulk.parameters)
 
 
-async def add_shown(
-    session: AsyncSession, arm: Arm, replies: int, faults: int, waits: Sequence[int]
-) -> None:
-    """Add to what a version has shown. The submission's row is locked, so that no two gateways add at once."""
-    await by_id_locked(session, arm.submission_id)
-    row = await shown(session, arm)
-    if row is None:
-        row = CanaryCountRow(
-            submission_id=arm.submission_id,
-            run=arm.run,
-            is_new=arm.is_new,
-            replies=0,
-            faults=0,
-            waits=[],
+async def first_waits(session: AsyncSession, arm: Arm) -> list[int]:
+    """Return how many conversations of a version had a first reply in each bucket."""
+    row = CanaryConversationRow
+    rows = await session.execute(
+        select(row.first_bucket, func.count())
+        .where(*_of(arm.submission_id, arm.run), row.is_new.is_(arm.is_new), row.first_bucket >= 0)
+        .group_by(row.first_bucket)
+    )
+    found = {bucket: count for bucket, count in rows if bucket is not None}
+    return [found.get(bucket, 0) for bucket in range(max(found, default=-1) + 1)]
+
+
+async def forget_waits(session: AsyncSession, submission_id: str, run: int) -> None:
+    """Leave the first replies until now out of the comparison."""
+    row = CanaryConversationRow
+    await session.execute(
+        update(row)
+        .where(*_of(submission_id, run), row.first_bucket.is_not(None))
+        .values(first_bucket=NOT_COMPARED)
+        .execution_options(synchronize_session=False)
+    )
+
+
+async def shown(
+    session: AsyncSession, arm: Arm, slow_from: int | None
+) -> tuple[Proportion, Proportion | None]:
+    """Count a version's conversations: those that failed, and those that began slowly once it is known what is slow."""
+    row = CanaryConversationRow
+    limit = MOST if slow_from is None else slow_from
+    total, failed, timed, slow = (
+        await session.execute(
+            select(
+                func.count(),
+                func.sum(case((row.has_failed, 1), else_=0)),
+                func.sum(case((row.first_bucket >= 0, 1), else_=0)),
+                func.sum(case((row.first_bucket >= limit, 1), else_=0)),
+            ).where(*_of(arm.submission_id, arm.run), row.is_new.is_(arm.is_new))
         )
-        session.add(row)
-    row.replies += replies
-    row.faults += faults
-    row.waits = added(row.waits, waits)
+    ).one()
+    is_slow = None if slow_from is None else Proportion(slow or 0, timed or 0)
+    return Proportion(failed or 0, total), is_slow
+
+
+async def forget_shown(session: AsyncSession, submission_id: str, run: int) -> None:
+    """Delete the conversations of a canary that has ended."""
+    await session.execute(
+        delete(CanaryConversationRow)
+        .where(*_of(submission_id, run))
+        .execution_options(synchronize_session=False)
+    )
+
+
+def _of(submission_id: str, run: int) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    row = CanaryConversationRow
+    return row.submission_id == submission_id, row.run == run
 
 
 async def unmerged_adapters(session: AsyncSession) -> Sequence[tuple[str, str]]:

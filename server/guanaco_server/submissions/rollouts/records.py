@@ -84,6 +84,7 @@ class RolloutRecords:
         rollout.replaced = await self._versions.served_within(session, rollout.submission_id)
         endpoints = await self._versions.take_over(session, rollout.key)
         rollout.phase, rollout.draining_at = RolloutPhase.DRAINING, self._clock.now()
+        await queries.forget_shown(session, rollout.submission_id, rollout.run)
         await self._say(
             session,
             rollout,
@@ -124,6 +125,7 @@ class RolloutRecords:
         failure: Failure | None,
     ) -> None:
         rollout.phase, rollout.failure, rollout.ended_at = phase, failure, self._clock.now()
+        await queries.forget_shown(session, rollout.submission_id, rollout.run)
         if failure is not None:
             why = f"The redeploy failed, and the version before serves on. {failure.detail}"
             await self._say(session, rollout, why, Level.ERROR)

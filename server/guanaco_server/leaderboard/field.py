@@ -1,0 +1,67 @@
+"""Says who is compared in a competition: one answer for the verdict, the planner of `decide` and what a rating is worth.
+
+    live        admitted, published and taking conversations; one without a vote is open
+    withdrawn   has votes, and takes no conversations any more; it is compared and labelled, and holds up no verdict,
+                for nothing more will be known of it
+
+The error is shared by all who were ever members: by everybody of both kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from guanaco.competitions import Competition
+from guanaco.submissions import Status
+from guanaco_server.competitions.entry import admitted
+from guanaco_server.statistics.votes import VoteCount
+from guanaco_server.submissions.service import ServingSubmission
+
+NO_VOTES = VoteCount(0, 0)
+
+
+@dataclass(frozen=True)
+class Field:
+    """``votes`` are those of everybody who was ever a member; ``live`` are the members that take conversations."""
+
+    votes: Mapping[str, VoteCount]
+    live: frozenset[str]
+
+    @property
+    def members(self) -> int:
+        return len(self.votes)
+
+    def is_withdrawn(self, submission_id: str) -> bool:
+        return submission_id not in self.live
+
+
+def field_of(
+    competition: Competition,
+    serving: Iterable[ServingSubmission],
+    votes: Mapping[str, VoteCount],
+    *,
+    is_over: bool,
+) -> Field:
+    """Return the field.
+
+    Args:
+        competition: The competition.
+        serving: All submissions that are served.
+        votes: The votes in the competition by submission.
+        is_over: Whether the competition has ended. One without a vote will get none then, and whoever is served has its place; where nobody
+            is served any more, everybody with a vote has.
+
+    Returns:
+        The field.
+    """
+    taking = [one for one in serving if one.status is Status.DEPLOYED and one.is_understood]
+    live = {
+        one.id
+        for one in admitted(competition, taking)
+        if competition.assignment.weights.get(one.id, 1.0) > 0
+    }
+    rated = {name: count for name, count in votes.items() if count.total}
+    if is_over:
+        live = live & rated.keys() or set(rated)
+    return Field({name: rated.get(name, NO_VOTES) for name in rated.keys() | live}, frozenset(live))
