@@ -225,7 +225,8 @@ def votes_by_rules(ratings: Sequence[RecordedRating]) -> list[Vote]:
         OPEN_COMPETITION.model_dump() | {"starts_at": START, "ends_at": None, "frozen_at": None}
     )
     owners = {f"s{n}": Owner(f"dev-{n}", f"dev-{n}") for n in range(SUBMISSIONS)}
-    return counted_votes(competition, ratings, owners, set())
+    counted = counted_votes(competition, ratings, owners, set())
+    return [(one.user, one.submission_id, one.first_up) for one in counted]
 
 
 def latest(ratings: Sequence[RecordedRating]) -> list[Vote]:

@@ -155,6 +155,10 @@ class VerdictPair(BaseModel):
         default=None,
         description="About how many more votes on both, or duels of the two, settle an open one, if what they say stays. Null if no number would, or if the verdict is by intervals of strengths.",
     )
+    is_withdrawn: bool = Field(
+        default=False,
+        description="True if the other one takes no conversations any more. It holds up no verdict.",
+    )
 
 
 class AskedRatio(BaseModel):
@@ -212,7 +216,17 @@ class LeaderboardVerdict(BaseModel):
         description="The first on the board, or who leads in duels; None without a score."
     )
     is_decided: bool = Field(
-        description="True if the leader is shown to be within the margin of every other one. With 95 % this is never said wrongly, however often one looks."
+        description="True if the leader is shown to be within the margin of every other one that takes part. With 95 % this is never said wrongly, however often one looks."
+    )
+    is_leader_withdrawn: bool = Field(
+        default=False, description="True if the leader takes no conversations any more."
+    )
+    settled_at: datetime | None = Field(
+        default=None,
+        description="When it was first settled, by this margin and this kind of votes. That claim stands, also where newcomers or later votes leave the present one open.",
+    )
+    settled_leader: str | None = Field(
+        default=None, description="Who was within the margin of the best then."
     )
     chance: float | None = Field(
         default=None,
@@ -224,7 +238,9 @@ class LeaderboardVerdict(BaseModel):
         default=0,
         description="Submissions of frozen competitions that the prior was fitted to; 0 if it is flat.",
     )
-    pairs: list[VerdictPair] = Field(description="All others, in the order of the board.")
+    pairs: list[VerdictPair] = Field(
+        description="All others, in the order of the board; those that take part without a vote come last, and are open."
+    )
     asked: AskedVerdict | None = Field(
         default=None,
         description="The verdict on all who could be asked, where the competition's rule is `ask`.",

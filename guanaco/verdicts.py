@@ -22,17 +22,22 @@ def headline(verdict: LeaderboardVerdict) -> str:
         return "No submission has a score in this competition yet."
     if not verdict.pairs:
         return f"{leader} is the only one with a score."
-    if all(pair.state == "better" for pair in verdict.pairs):
-        return f"Settled{_how(verdict)}: {leader} is the best."
+    field = [pair for pair in verdict.pairs if not pair.is_withdrawn] or verdict.pairs
+    still = [pair for pair in field if pair.state not in ("better", "within")]
     if verdict.is_decided:
-        return f"Settled{_how(verdict)}: {leader} is within {margin} of the best."
-    still = [pair for pair in verdict.pairs if pair.state not in ("better", "within")]
-    everybody = len(still) == len(verdict.pairs)
-    number = "any of the others" if everybody else f"{len(still)} of {len(verdict.pairs)} others"
+        is_best = all(pair.state == "better" for pair in field)
+        what = "the best" if is_best else f"within {margin} of the best"
+        untold = any(pair.state not in ("better", "within") for pair in verdict.pairs)
+        of_whom = " of those that take part" if untold else ""
+        return f"Settled{_how(verdict)}: {leader} is {what}{of_whom}."
+    everybody = len(still) == len(field)
+    number = "any of the others" if everybody else f"{len(still)} of {len(field)} others"
     said = f"Not settled{_how(verdict)}: {leader} leads, but {number} may be more than {margin} better."
     known = [pair.votes for pair in still if pair.votes is not None]
     if len(known) == len(still):
         said += f" The hardest to tell needs {about(max(known), verdict)}."
+    if verdict.settled_at is not None:
+        said += f" It was settled on {verdict.settled_at:%-d %B %Y} that {verdict.settled_leader} was within {margin} of the best of those that took part."
     return said
 
 
@@ -65,9 +70,11 @@ def pair_words(pair: VerdictPair, verdict: LeaderboardVerdict) -> str:
         A few words, such as "not yet: about 400 more votes".
     """
     if pair.state == "better":
-        return "the leader is better: settled"
+        return _labelled("the leader is better: settled", pair)
     if pair.state == "within":
-        return f"at most {margin_words(verdict)} better: settled"
+        return _labelled(f"at most {margin_words(verdict)} better: settled", pair)
+    if pair.is_withdrawn:
+        return "withdrawn: not settled"
     return "not yet" if pair.votes is None else f"not yet: {about(pair.votes, verdict)}"
 
 
@@ -154,6 +161,10 @@ def about(votes: int, verdict: LeaderboardVerdict) -> str:
     digits = max(0, len(str(votes)) - 2)
     rounded = round(votes, -digits)
     return f"about 1 more {kind}" if rounded == 1 else f"about {rounded:,} more {kind}s"
+
+
+def _labelled(said: str, pair: VerdictPair) -> str:
+    return f"{said} (withdrawn)" if pair.is_withdrawn else said
 
 
 def _how(verdict: LeaderboardVerdict) -> str:

@@ -28,6 +28,7 @@ class WebhookEvent(OpenEnum):
     FAILED = "failed"
     FIRST_FEEDBACK = "first_feedback"
     FEEDBACK_COUNT = "feedback_count"
+    VERDICT = "verdict"
     TEST = "test"
 
 

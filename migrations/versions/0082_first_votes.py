@@ -1,4 +1,4 @@
-"""Adds what sequences that hold at every look need: first votes, conversations of canaries, sums for uniform assignment, settled claims.
+"""Adds what sequences that hold at every look need: first votes, conversations of canaries, settled claims.
 
 The version before writes none of it. Conversations that its gateways answer are in no canary's comparison; a vote that it counts and whose
 rating was changed counts as last rated until that user rates again. Users who have changed a vote before are counted again.
@@ -12,20 +12,22 @@ from alembic import op
 from guanaco_server.database.types import UtcDateTime
 
 revision = "0082"
-down_revision = "0071"
+down_revision = "0076"
 
 
 def upgrade() -> None:
     _canaries()
     _first_votes()
-    _uniform()
     op.create_table(
         "board_claims",
-        sa.Column("competition", sa.String(64), primary_key=True),
-        sa.Column("claim", sa.String(64), primary_key=True),
-        sa.Column("submission_id", sa.String(128), primary_key=True),
+        sa.Column("competition", sa.String(64), nullable=False),
+        sa.Column("claim", sa.String(64), nullable=False),
+        sa.Column("submission_id", sa.String(128), nullable=False),
         sa.Column("facts", sa.Text(), nullable=False),
         sa.Column("at", UtcDateTime(), nullable=False),
+        sa.PrimaryKeyConstraint(
+            "competition", "claim", "submission_id", name=op.f("pk_board_claims")
+        ),
     )
     op.create_index("ix_board_claims_at", "board_claims", ["at"])
 
@@ -33,14 +35,20 @@ def upgrade() -> None:
 def _canaries() -> None:
     op.create_table(
         "canary_conversations",
-        sa.Column(
-            "submission_id", sa.String(128), sa.ForeignKey("submissions.id"), primary_key=True
-        ),
-        sa.Column("run", sa.Integer(), primary_key=True),
-        sa.Column("conversation_id", sa.String(64), primary_key=True),
+        sa.Column("submission_id", sa.String(128), nullable=False),
+        sa.Column("run", sa.Integer(), nullable=False),
+        sa.Column("conversation_id", sa.String(64), nullable=False),
         sa.Column("is_new", sa.Boolean(), nullable=False),
         sa.Column("has_failed", sa.Boolean(), nullable=False),
         sa.Column("first_bucket", sa.Integer()),
+        sa.ForeignKeyConstraint(
+            ["submission_id"],
+            ["submissions.id"],
+            name=op.f("fk_canary_conversations_submission_id_submissions"),
+        ),
+        sa.PrimaryKeyConstraint(
+            "submission_id", "run", "conversation_id", name=op.f("pk_canary_conversations")
+        ),
     )
 
 
@@ -60,20 +68,4 @@ def _first_votes() -> None:
         HAVING MIN(CASE WHEN thumbs_up THEN 1 ELSE 0 END) < MAX(CASE WHEN thumbs_up THEN 1 ELSE 0 END)
             OR COUNT(changed_at) > 0
         """
-    )
-
-
-def _uniform() -> None:
-    op.create_table(
-        "uniform_sums",
-        sa.Column("competition", sa.String(64), primary_key=True),
-        sa.Column("until", UtcDateTime(), nullable=False),
-        sa.Column("last_id", sa.String(64), nullable=False),
-        sa.Column("sums", sa.Text(), nullable=False),
-    )
-    op.create_table(
-        "uniform_users",
-        sa.Column("competition", sa.String(64), primary_key=True),
-        sa.Column("user_key", sa.String(161), primary_key=True),
-        sa.Column("sums", sa.Text(), nullable=False),
     )

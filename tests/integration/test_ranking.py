@@ -157,7 +157,7 @@ async def test_new_field_of_a_competition_changes_no_season(world: Season) -> No
 async def test_season_of_the_next_version_is_readable_and_not_recomputed(world: Season) -> None:
     await world.votes("alice", {0: True, 1: False})
     frozen = (await world.admin.post("/competitions/autumn/freeze")).json()
-    document = json.loads(frozen["ranking"]) | {"schema": 4}
+    document = json.loads(frozen["ranking"]) | {"schema": 99}
     document["competition"]["ranking"] = "plackett_luce"
     for line in document["standings"]:
         line["tier"] = "gold"

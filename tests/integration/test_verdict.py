@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from typing import Any
 
 import pytest
 
@@ -24,17 +25,28 @@ class Board(WebWorld):
     """Three submissions with sixty votes each, and one without votes."""
 
     backend: Account
+    ada: Account
 
     async def begin(self) -> Board:
-        developer = await self.account(Role.DEVELOPER, "ada")
+        self.ada = await self.account(Role.DEVELOPER, "ada")
         for name in (GOOD, NEAR, BAD, SILENT):
-            await self.publish(developer, name)
+            await self.publish(self.ada, name)
         self.backend = await self.account(Role.BACKEND, "app")
         for number in range(60):
             for name, ups in ((GOOD, 55), (NEAR, 50), (BAD, 6)):
                 await rate(self, self.backend, name, f"user-{number}", number < ups)
         await self.scores.loop.run_once()
         return self
+
+    async def withdraw(self, name: str) -> None:
+        await self.submissions.teardown(self.ada, name)
+        self.clock.advance(60)
+
+    async def verdict(self) -> dict[str, Any]:
+        answer = await self.http_with({}).get("/leaderboard/verdict")
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
 
     async def rule(self, **fields: object) -> None:
         request = CompetitionRequest.model_validate(
@@ -54,15 +66,17 @@ async def test_the_verdict_says_what_is_settled_and_what_is_open(world: Board) -
     assert answer.status_code == 200, answer.text
     found = answer.json()
     assert (found["leader"], found["within"], found["is_decided"]) == (GOOD, 0.05, False)
-    near, bad = found["pairs"]
+    near, bad, silent = found["pairs"]
     assert (near["submission_id"], near["state"]) == (NEAR, "open")
     assert near["votes"] > 50
     assert (bad["submission_id"], bad["state"], bad["votes"]) == (BAD, "better", None)
+    assert (silent["submission_id"], silent["state"], silent["votes"]) == (SILENT, "open", None)
     assert 0.5 < found["chance"] < 1
     assert found["prior_submissions"] == 0
 
 
 async def test_a_wider_margin_settles_it_at_once(world: Board) -> None:
+    await world.withdraw(SILENT)
     await world.http_with({}).get("/leaderboard/verdict")
     await world.rule(assignment=AssignmentRule(within=0.4).model_dump())
     found = (await world.http_with({}).get("/leaderboard/verdict")).json()
@@ -70,12 +84,63 @@ async def test_a_wider_margin_settles_it_at_once(world: Board) -> None:
     assert [pair["state"] for pair in found["pairs"]] == ["within", "better"]
 
 
+async def test_a_withdrawn_one_holds_up_no_verdict(world: Board) -> None:
+    await world.withdraw(SILENT)
+    await world.rule(assignment=AssignmentRule(within=0.02).model_dump())
+    await rate(world, world.backend, BAD, "late", False)
+    for number in range(4):
+        await rate(world, world.backend, SILENT, f"early-{number}", True)
+    await world.withdraw(NEAR)
+    await world.scores.loop.run_once()
+    found = await world.verdict()
+    states = {
+        pair["submission_id"]: (pair["state"], pair["is_withdrawn"]) for pair in found["pairs"]
+    }
+    assert states == {NEAR: ("open", True), SILENT: ("open", True), BAD: ("better", False)}
+    assert (found["leader"], found["is_decided"], found["is_leader_withdrawn"]) == (
+        GOOD,
+        True,
+        False,
+    )
+
+
+async def test_a_withdrawn_one_leads_only_where_nobody_is_left(world: Board) -> None:
+    await world.withdraw(GOOD)
+    found = await world.verdict()
+    assert (found["leader"], found["is_leader_withdrawn"]) == (NEAR, False)
+    assert found["pairs"][0] | {"votes": None} == {
+        "submission_id": GOOD,
+        "state": "open",
+        "votes": None,
+        "is_withdrawn": True,
+    }
+    for name in (NEAR, BAD, SILENT):
+        await world.withdraw(name)
+    found = await world.verdict()
+    assert (found["leader"], found["is_leader_withdrawn"]) == (GOOD, True)
+
+
+async def test_what_was_settled_once_stays_said(world: Board) -> None:
+    await world.withdraw(SILENT)
+    await world.rule(assignment=AssignmentRule(within=0.4).model_dump())
+    settled = await world.verdict()
+    assert (settled["is_decided"], settled["settled_leader"]) == (True, GOOD)
+    assert settled["settled_at"] is not None
+    await world.publish(world.ada, "newcomer_v1")
+    world.clock.advance(60)
+    found = await world.verdict()
+    assert (found["is_decided"], found["pairs"][-1]["state"]) == (False, "open")
+    assert (found["settled_at"], found["settled_leader"]) == (settled["settled_at"], GOOD)
+    await world.rule(assignment=AssignmentRule(within=0.3).model_dump())
+    assert (await world.verdict())["settled_at"] is None, "another margin is another claim"
+
+
 @pytest.mark.parametrize("rule", [RankingRule.BRADLEY_TERRY, RankingRule.COMBINED])
 async def test_by_strengths_the_intervals_say_it(world: Board, rule: RankingRule) -> None:
     await world.rule(ranking=rule.value)
     found = (await world.http_with({}).get("/leaderboard/verdict")).json()
     assert (found["leader"], found["chance"]) == (GOOD, None)
-    assert [pair["submission_id"] for pair in found["pairs"]] == [NEAR, BAD]
+    assert [pair["submission_id"] for pair in found["pairs"]] == [NEAR, BAD, SILENT]
     assert found["pairs"][0]["state"] == "open"
     assert found["pairs"][0]["votes"] is None
 
@@ -135,7 +200,7 @@ async def test_the_board_says_it_filters_turns_and_exports(world: Board) -> None
 
     whole = await page()
     assert (
-        f"Not settled: {GOOD} leads, but 1 of 2 others may be more than 5 points better." in whole
+        f"Not settled: {GOOD} leads, but 2 of 3 others may be more than 5 points better." in whole
     )
     assert "the leader is better: settled" in whole
     assert "By Bayes&#39; rule, with a flat prior" in whole

@@ -18,6 +18,7 @@ from guanaco_server.database.database import Database
 from guanaco_server.notifications.room import build_notifications
 from guanaco_server.submissions import lifecycle
 from guanaco_server.submissions.events import StatusChanges
+from tests.fixtures.rating import rate
 from tests.fixtures.receiver import Receiver, receiving
 from tests.fixtures.world import World, eventually
 
@@ -363,3 +364,35 @@ async def test_the_loop_wakes_for_a_test_and_for_a_status(
 
 async def _count(receiver: Receiver, count: int) -> bool:
     return len(receiver.received) == count
+
+
+async def test_a_settled_verdict_and_a_changed_rank_are_told_once(
+    world: Telling, receiver: Receiver
+) -> None:
+    await put(world, receiver.url)
+    ada, backend = await world.account(Role.DEVELOPER, "ada"), await world.account(Role.BACKEND)
+    await world.publish(ada, "rival_v1")
+    await world.routing.refresh()
+
+    async def vote(users: range, mine: bool, rival: bool) -> None:
+        for user in users:
+            await rate(world, backend, ID, f"user-{user}", mine)
+            await rate(world, backend, "rival_v1", f"user-{user}", rival)
+        world.clock.advance(60)
+        await world.scores.loop.run_once()
+        await world.tell()
+
+    await vote(range(5), True, True)
+    for first in (5, 45):
+        await vote(range(first, first + 40), True, False)
+    told = [one.json["data"] for one in receiver.received if one.json["type"] == "verdict"]
+    assert sorted((one["submission_id"], one["claim"]) for one in told) == [
+        (ID, "settled"),
+        ("rival_v1", "rank"),
+        ("rival_v1", "settled"),
+    ]
+    facts = {one["submission_id"]: one for one in told if one["claim"] == "settled"}
+    assert (facts[ID]["leader"], facts[ID]["state"], facts[ID]["within"]) == (ID, "leads", 0.05)
+    assert facts["rival_v1"]["state"] in {"better", "within"}
+    (moved,) = [one for one in told if one["claim"] == "rank"]
+    assert (moved["rank"], moved["was"], moved["competition"]) == (2, 1, "open")

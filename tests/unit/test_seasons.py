@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -92,7 +93,7 @@ def test_new_fields_of_a_competition_change_no_season() -> None:
 def test_a_new_season_has_the_intervals_of_the_board() -> None:
     content = final_ranking(COMPETITION, RATINGS, OWNERS, ())
     document = json.loads(content)
-    assert document.pop("schema") == schema_of(content) == 2
+    assert document.pop("schema") == schema_of(content) == 4
     now, before = read_entries(content), read_entries(FROZEN)
     assert document["competition"] == json.loads(FROZEN)["competition"]
     for one, entry in now.items():
@@ -104,6 +105,27 @@ def test_a_new_season_has_the_intervals_of_the_board() -> None:
             before[one].down,
         )
         assert entry.low < (before[one].low or 0) < (before[one].high or 0) < entry.high
+
+
+def test_older_schemas_rank_by_the_latest_votes_for_ever() -> None:
+    """Everybody rates once more, and down: schemas 1 to 3 see nothing but that."""
+    again = [
+        replace(one, id=f"{one.id}_again", thumbs_up=False, at=one.at + timedelta(hours=3))
+        for one in RATINGS
+    ]
+    for schema in (1, 2, 3):
+        before = read_entries(final_ranking(COMPETITION, [*RATINGS, *again], OWNERS, (), schema))
+        assert {(one.up, one.down) for one in before.values()} == {(0, 40)}
+        assert len({one.score for one in before.values()}) == 1
+    for schema in (4, 5):
+        content = final_ranking(COMPETITION, [*RATINGS, *again], OWNERS, (), schema)
+        now = read_entries(content)
+        once = read_entries(final_ranking(COMPETITION, RATINGS, OWNERS, (), schema))
+        assert {name: one.score for name, one in now.items()} == {
+            name: one.score for name, one in once.items()
+        }
+        assert {(one.up, one.down) for one in now.values()} == {(0, 40)}, "what is shown"
+        assert all(line["first_up"] for line in json.loads(content)["standings"])
 
 
 def test_unknown_assignment_rule_is_written_by_its_name() -> None:

@@ -19,7 +19,8 @@ def verdict(*pairs: VerdictPair, **fields: Any) -> LeaderboardVerdict:
         ranking=RankingRule.THUMBS_UP,
         within=0.05,
         leader=fields.pop("leader", "a_v1"),
-        is_decided=bool(pairs) and all(pair.state is not VerdictState.OPEN for pair in pairs),
+        is_decided=bool(pairs)
+        and all(pair.state is not VerdictState.OPEN for pair in pairs if not pair.is_withdrawn),
         pairs=list(pairs),
         **fields,
     )
@@ -28,6 +29,7 @@ def verdict(*pairs: VerdictPair, **fields: Any) -> LeaderboardVerdict:
 BETTER = VerdictPair(submission_id="b_v1", state=VerdictState.BETTER)
 WITHIN = VerdictPair(submission_id="c_v1", state=VerdictState.WITHIN)
 OPEN = VerdictPair(submission_id="d_v1", state=VerdictState.OPEN, votes=417)
+GONE = VerdictPair(submission_id="f_v1", state=VerdictState.OPEN, votes=9, is_withdrawn=True)
 UNKNOWN = VerdictPair(submission_id="e_v1", state=VerdictState.OPEN)
 
 
@@ -41,6 +43,15 @@ UNKNOWN = VerdictPair(submission_id="e_v1", state=VerdictState.OPEN)
         (
             verdict(BETTER, WITHIN, OPEN),
             "Not settled: a_v1 leads, but 1 of 3 others may be more than 5 points better. The hardest to tell needs about 420 more votes.",
+        ),
+        (
+            verdict(BETTER, WITHIN, GONE),
+            "Settled: a_v1 is within 5 points of the best of those that take part.",
+        ),
+        (
+            verdict(OPEN, settled_at=datetime(2026, 11, 3, tzinfo=UTC), settled_leader="z_v1"),
+            "Not settled: a_v1 leads, but any of the others may be more than 5 points better. The hardest to tell needs about 420 more votes."
+            " It was settled on 3 November 2026 that z_v1 was within 5 points of the best of those that took part.",
         ),
         (verdict(BETTER, is_by_duels=True), "Settled by duels: a_v1 is the best."),
         (

@@ -1,4 +1,4 @@
-"""The loops behind the leaderboard: one counts what is new, the other ranks what is counted, side by side.
+"""The loops behind the leaderboard: one counts what is new, one ranks what is counted, one notes what that settles, side by side.
 
 One process at a time runs them.
 """
@@ -14,40 +14,64 @@ from sqlalchemy.exc import DBAPIError
 from guanaco_server.database.commits import CommitWatch
 from guanaco_server.leaderboard.counting.counter import ScoreCounter
 from guanaco_server.leaderboard.ranking.standings import StandingsPublisher
+from guanaco_server.leaderboard.verdict import VerdictService
 from guanaco_server.runtime.background import Background
 
 IDLE_S = 0.5
 WINDOWS_S = 30.0  # until a changed window is noticed without new ratings
 MOST_PAUSE_S = 1.0  # between two rankings
+VERDICTS_S = 5.0  # between two looks at verdicts
 
 logger = logging.getLogger(__name__)
 
 
 class ScoreLoop:
     def __init__(
-        self, counter: ScoreCounter, standings: StandingsPublisher, commits: CommitWatch
+        self,
+        counter: ScoreCounter,
+        standings: StandingsPublisher,
+        verdicts: VerdictService,
+        commits: CommitWatch,
     ) -> None:
         self._counter = counter
         self._standings = standings
+        self._verdicts = verdicts
+        self._has_ranked = asyncio.Event()
         self._commits = commits
         self._counted_at = float("-inf")
         self._has_counted = asyncio.Event()
         self._counting = Background("counting")
         self._ranking = Background("ranking")
+        self._settling = Background("verdicts")
 
     async def start(self) -> None:
         self._standings.reset()
         self._counting.start(self._keep_counted())
         self._ranking.start(self._keep_ranked())
+        self._settling.start(self._keep_settled())
 
     async def stop(self) -> None:
         await self._counting.stop()
         await self._ranking.stop()
+        await self._settling.stop()
 
     async def run_once(self) -> None:
-        """Count all that waits, then rank."""
+        """Count all that waits, rank, and note what is settled."""
         await self._count()
         await self._standings.publish()
+        await self._note_settled()
+
+    async def _note_settled(self) -> None:
+        """Look at the verdicts of the competitions that were ranked since the last call."""
+        ranked = self._standings.ranked
+        while ranked:
+            competition = ranked.pop()
+            try:
+                if await self._verdicts.note_settled(competition):
+                    logger.info("the verdict of competition %s is settled", competition)
+            except BaseException:
+                ranked.add(competition)
+                raise
 
     async def _count(self) -> None:
         began = time.monotonic()
@@ -80,9 +104,23 @@ class ScoreLoop:
             began = time.monotonic()
             try:
                 await self._standings.publish()
+                self._has_ranked.set()
             except (DBAPIError, OSError) as error:
                 logger.warning("leaderboard not updated; trying again: %s", error)
                 self._standings.reset()
                 self._has_counted.set()
                 await asyncio.sleep(IDLE_S)
             await asyncio.sleep(min(time.monotonic() - began, MOST_PAUSE_S))
+
+    async def _keep_settled(self) -> None:
+        """Look at verdicts for a tenth of the time at most."""
+        while True:
+            await self._has_ranked.wait()
+            self._has_ranked.clear()
+            began = time.monotonic()
+            try:
+                await self._note_settled()
+            except (DBAPIError, OSError) as error:
+                logger.warning("verdicts not looked at; trying again: %s", error)
+                self._has_ranked.set()
+            await asyncio.sleep(max(VERDICTS_S, 9 * (time.monotonic() - began)))

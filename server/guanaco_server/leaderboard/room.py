@@ -56,17 +56,19 @@ def build_leaderboard(
     submissions: SubmissionService,
     competitions: CompetitionService,
 ) -> LeaderboardRoom:
+    verdicts = VerdictService(database, clock, competitions, submissions)
     counter = ScoreCounter(database, clock, submissions, competitions, DEFINITIONS)
     return LeaderboardRoom(
         leaderboard=LeaderboardService(database, clock, submissions, competitions),
         stability=StabilityService(database, clock, competitions, submissions),
-        verdicts=VerdictService(database, clock, competitions, submissions),
+        verdicts=verdicts,
         races=RaceReader(database, submissions, competitions),
         uniform=UniformService(database, clock, competitions),
         counter=counter,
         loop=ScoreLoop(
             counter,
             StandingsPublisher(database, clock, competitions, submissions),
+            verdicts,
             database.watch_commits(),
         ),
         history=ScoreHistoryReader(database, clock),

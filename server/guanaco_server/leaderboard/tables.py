@@ -214,27 +214,6 @@ class BoardClaimRow(Table):
     at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
 
 
-class UniformSumRow(Table):
-    """A competition's sums of what uniform assignment would have shown (uniform.py), of the conversations up to ``last_id`` at ``until``."""
-
-    __tablename__ = "uniform_sums"
-
-    competition: Mapped[str] = mapped_column(String(64), primary_key=True)
-    until: Mapped[datetime] = mapped_column(UtcDateTime)
-    last_id: Mapped[str] = mapped_column(String(64))
-    sums: Mapped[str] = mapped_column(Text)
-
-
-class UniformUserRow(Table):
-    """A user's part of the sums of `uniform_sums`, for the errors, which are clustered by user."""
-
-    __tablename__ = "uniform_users"
-
-    competition: Mapped[str] = mapped_column(String(64), primary_key=True)
-    user_key: Mapped[str] = mapped_column(String(USER_KEY_CHARS), primary_key=True)
-    sums: Mapped[str] = mapped_column(Text)
-
-
 class SeasonRow(Table):
     """A frozen competition's final ranking, byte for byte (seasons/document.py)."""
 

@@ -13,8 +13,10 @@ from guanaco.errors import NewerVersionNeeded, SubmissionNotFound
 from guanaco.leaderboard import LeaderboardVerdict, VerdictPair, VerdictState
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
+from guanaco_server.leaderboard import claims
 from guanaco_server.leaderboard.asked import AskedReader
 from guanaco_server.leaderboard.counting import queries
+from guanaco_server.leaderboard.field import Field, field_of
 from guanaco_server.leaderboard.ranking.duel_table import DuelVotes
 from guanaco_server.leaderboard.ranking.duel_votes import DuelReader
 from guanaco_server.leaderboard.ranking.queries import ranked_scores
@@ -45,6 +47,13 @@ class _Cached:
     found: LeaderboardVerdict
 
 
+@dataclass(frozen=True)
+class _CachedPrior:
+    at: datetime
+    frozen: set[str]
+    prior: BetaPrior
+
+
 class VerdictService:
     """Computes one verdict at a time, and keeps each for some seconds: anybody may ask."""
 
@@ -57,12 +66,13 @@ class VerdictService:
     ) -> None:
         self._duels = DuelReader(database, submissions)
         self._asked = AskedReader(database, submissions)
+        self._submissions = submissions
         self._database = database
         self._clock = clock
         self._competitions = competitions
         self._one_at_a_time = asyncio.Lock()
         self._cached: OrderedDict[str, _Cached] = OrderedDict()
-        self._prior: tuple[datetime, BetaPrior] | None = None
+        self._prior: _CachedPrior | None = None
 
     async def verdict(self, competition_id: str = OPEN) -> LeaderboardVerdict:
         """Return the verdict on a competition's leader, half a minute old at most.
@@ -93,6 +103,20 @@ class VerdictService:
                     self._cached.popitem(last=False)
             return known.found
 
+    async def note_settled(self, competition_id: str) -> bool:
+        """Keep a verdict that is settled for the first time; return whether it is."""
+        competition = await self._competitions.find(competition_id)
+        if competition.ranking.is_unknown:
+            return False
+        async with self._one_at_a_time:
+            found = await self._find(competition, self._clock.now())
+            self._cached.pop(competition_id, None)
+        if not found.is_decided or found.settled_at is not None:
+            return False
+        async with self._database.write() as session:
+            await claims.keep(session, claims.settled_claims(competition, found))
+        return True
+
     async def between(self, competition_id: str, first: str, second: str) -> LeaderboardVerdict:
         """Return the verdict on two submissions, the one that leads beside the other.
 
@@ -110,62 +134,115 @@ class VerdictService:
     async def _find(
         self, competition: Competition, now: datetime, only: tuple[str, str] | None = None
     ) -> LeaderboardVerdict:
+        serving = await self._submissions.list_serving()
+        async with self._database.read(may_be_stale=True) as session:
+            rows = await queries.vote_counts(session, competition.id)
+            settled = await claims.settled(session, competition)
+        counts = {name: VoteCount(up, down) for _, name, up, down in rows}
+        is_over = competition.frozen_at is not None or not competition.is_running(now)
+        field = field_of(competition, serving, counts, is_over=is_over)
+        found = await self._of_field(competition, field, now, only)
+        if only is None:
+            found = _with_field(found, field)
+        return found if settled is None else found.model_copy(update=settled)
+
+    async def _of_field(
+        self,
+        competition: Competition,
+        field: Field,
+        now: datetime,
+        only: tuple[str, str] | None,
+    ) -> LeaderboardVerdict:
         if competition.is_settled_by_duels:
             duels = await self._duels.read(competition)
             return await asyncio.to_thread(_by_duels, competition, duels, now, only)
         if competition.ranking is not RankingRule.THUMBS_UP:
             async with self._database.read(may_be_stale=True) as session:
                 scores = await ranked_scores(session, competition.id)
-            return _by_intervals(competition, _only(scores, only), now)
-        async with self._database.read(may_be_stale=True) as session:
-            rows = await queries.vote_counts(session, competition.id)
-        counts = {name: VoteCount(up, down) for _, name, up, down in rows}
+            return _by_intervals(competition, _led_by_live(_only(scores, only), field), now)
         prior = await self._prior_of_past_seasons(now)
-        return await asyncio.to_thread(_by_thumbs, competition, counts, prior, now, only)
+        return await asyncio.to_thread(_by_thumbs, competition, field, prior, now, only)
 
     async def _prior_of_past_seasons(self, now: datetime) -> BetaPrior:
-        if self._prior is None or now - self._prior[0] >= PRIOR_FRESH:
-            frozen = {
-                one.id for one in await self._competitions.list_all() if one.frozen_at is not None
-            }
+        frozen = {
+            one.id for one in await self._competitions.list_all() if one.frozen_at is not None
+        }
+        known = self._prior
+        if known is None or known.frozen != frozen or now - known.at >= PRIOR_FRESH:
             past: list[VoteCount] = []
             if frozen:
                 async with self._database.read(may_be_stale=True) as session:
                     rows = await queries.vote_counts(session)
                 past = [VoteCount(up, down) for one, _, up, down in rows if one in frozen]
-            self._prior = (now, await asyncio.to_thread(fit_prior, past))
-        return self._prior[1]
+            known = _CachedPrior(now, frozen, await asyncio.to_thread(fit_prior, past))
+            self._prior = known
+        return known.prior
 
 
 def _by_thumbs(
     competition: Competition,
-    counts: dict[str, VoteCount],
+    field: Field,
     prior: BetaPrior,
     now: datetime,
     only: tuple[str, str] | None,
 ) -> LeaderboardVerdict:
-    everybody = standings(RankingRule.THUMBS_UP, counts, (), ())
-    board = _only(everybody, only)
+    counts = field.votes
+    board = _led_by_live(_only(standings(RankingRule.THUMBS_UP, counts, (), ()), only), field)
     if not board:
         return _verdict(competition, None, [], now)
-    margin, members = competition.assignment.within, len(everybody)
+    margin = competition.assignment.within
     names = [one.submission_id for one in board]
     leader, others = names[0], names[1:]
     foretold = FORETOLD
     pairs = []
     for name in others:
         found = compare(
-            counts[leader], counts[name], margin=margin, members=members, foretells=foretold > 0
+            counts[leader],
+            counts[name],
+            margin=margin,
+            members=field.members,
+            foretells=foretold > 0,
         )
         foretold -= not found.is_within
         pairs.append(VerdictPair(submission_id=name, state=_state(found), votes=found.votes))
     verdict = _verdict(competition, leader, pairs, now)
+    beside = others if only is not None else field.live - {leader}
     return verdict.model_copy(
         update={
-            "chance": chance_within(counts[leader], [counts[one] for one in others], margin, prior),
+            "chance": chance_within(counts[leader], [counts[one] for one in beside], margin, prior),
             "prior_up": prior.up,
             "prior_down": prior.down,
             "prior_submissions": prior.submissions,
+        }
+    )
+
+
+def _led_by_live(board: Sequence[Standing], field: Field) -> list[Standing]:
+    """Put the first live one first: who is withdrawn leads only where nobody else has a score."""
+    live = [one for one in board if not field.is_withdrawn(one.submission_id)][:1]
+    return live + [one for one in board if one not in live]
+
+
+def _with_field(found: LeaderboardVerdict, field: Field) -> LeaderboardVerdict:
+    """Label who is withdrawn, and add who takes part without a vote, which is open."""
+    if found.leader is None:
+        return found
+    pairs = [
+        pair.model_copy(update={"is_withdrawn": field.is_withdrawn(pair.submission_id)})
+        for pair in found.pairs
+    ]
+    named = {found.leader} | {pair.submission_id for pair in pairs}
+    pairs += [
+        VerdictPair(submission_id=name, state=VerdictState.OPEN)
+        for name in sorted(field.live - named)
+    ]
+    required = [pair for pair in pairs if not pair.is_withdrawn] or pairs
+    is_decided = bool(required) and all(pair.state is not VerdictState.OPEN for pair in required)
+    return found.model_copy(
+        update={
+            "pairs": pairs,
+            "is_decided": is_decided,
+            "is_leader_withdrawn": field.is_withdrawn(found.leader),
         }
     )
 

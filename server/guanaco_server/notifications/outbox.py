@@ -1,4 +1,4 @@
-"""Writes deliveries for the status events and ratings that the database has, whichever process wrote those.
+"""Writes deliveries for the status events, ratings and claims of boards that the database has, whichever process wrote those.
 
 A delivery's id is made of what it tells, so that writing it again changes nothing. Its body has ids, counts, times
 and a link, and nothing that a user wrote:
@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from guanaco.submissions import Status, SubmissionEvent
 from guanaco.webhooks import DeliveryState, WebhookEvent
 from guanaco_server.database.database import Database
+from guanaco_server.leaderboard import claims
 from guanaco_server.leaderboard.counting.readers import RatingCounts
 from guanaco_server.notifications import queries
 from guanaco_server.notifications.tables import WebhookDeliveryRow, WebhookRow
@@ -26,16 +27,17 @@ from guanaco_server.submissions.events import EventFeed, EventHead
 
 NOTHING_TOLD = (0, 0)
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "guanaco:webhooks")
+CLAIMS_FROM = timedelta(days=1)  # what a process that has just started looks at again
 COUNTS_AT_ONCE = 100  # counts told in one look; the next look tells more
 
 
 @dataclass(frozen=True)
 class Notification:
-    """An event that a webhook tells. ``number`` tells it from others of its kind: the event's number, or the count."""
+    """An event that a webhook tells. ``number`` tells it from others of its kind: the event's number, the count, or the claim."""
 
     event: WebhookEvent
     submission_id: str
-    number: int
+    number: int | str
     at: datetime
     facts: dict[str, Any]
 
@@ -54,6 +56,7 @@ class Outbox:
         self._events = events
         self._rating_counts = counts
         self._link_base = link_base
+        self._claims_since = clock.now() - CLAIMS_FROM
 
     async def fill(self) -> None:
         async with self._database.read() as session:
@@ -62,6 +65,10 @@ class Outbox:
                 return
             progress = await queries.all_progress(session)
             heads = await self._events.heads(session, list(webhooks))
+            made = await claims.since(session, self._claims_since)
+        await self._tell_claims(
+            made, {one.submission_id: webhooks[one.account_id] for one in heads}
+        )
         counts = await self._rating_counts.kept()
         for head in heads:
             webhook = webhooks[head.account_id]
@@ -69,6 +76,25 @@ class Outbox:
             count = counts.get(head.submission_id, 0)
             if head.event_count > told[0] or count > told[1]:
                 await self._tell(webhook, head, told, count)
+
+    async def _tell_claims(
+        self, made: Sequence[claims.BoardClaim], webhooks: Mapping[str, WebhookRow]
+    ) -> None:
+        """Tell what boards have claimed since the last look. A claim that was told before is written once all the same."""
+        now = self._clock.now()
+        rows = [
+            delivery(claim_notification(one), webhook.id, self._link_base, now)
+            for one in made
+            if (webhook := webhooks.get(one.submission_id)) and one.at >= webhook.created_at
+        ]
+        if rows:
+            async with self._database.write() as session:
+                there = {one.id for one in await queries.all_webhooks(session)}
+                await queries.add_deliveries(
+                    session, [row for row in rows if row.webhook_id in there]
+                )
+        if made:
+            self._claims_since = made[-1].at
 
     async def _tell(
         self, webhook: WebhookRow, head: EventHead, told: tuple[int, int], count: int
@@ -152,6 +178,14 @@ def status_notifications(
             yield Notification(
                 WebhookEvent.FAILED, submission_id, event.seq, event.at, {"failure": code}
             )
+
+
+def claim_notification(claim: claims.BoardClaim) -> Notification:
+    """Tell what a board said: its verdict is settled, or the submission's rank has changed."""
+    kind = claims.SETTLED if claim.is_settled else claims.RANK
+    facts = {"competition": claim.competition, "claim": kind, **claim.facts}
+    number = f"{claim.competition} {claim.claim}"
+    return Notification(WebhookEvent.VERDICT, claim.submission_id, number, claim.at, facts)
 
 
 def feedback_notifications(

@@ -41,11 +41,15 @@ PRIOR_UP, PRIOR_DOWN = 3.0, 2.0
 
 @dataclass(frozen=True)
 class Race:
-    """A running competition: its margin, and the votes of those that take conversations; ``duels`` where these settle who is best."""
+    """A running competition: its margin, and the votes of those that take conversations; ``duels`` where these settle who is best.
+
+    ``members`` share the error: all who ever took part, if more than those with votes here did.
+    """
 
     margin: float
     votes: Mapping[str, VoteCount]
     duels: PairCounts | None = None
+    members: int | None = None
 
     @property
     def ratings(self) -> int:
@@ -92,12 +96,18 @@ NOTHING = Worth()
 
 
 def worths(
-    contenders: Sequence[Contender], margin: float, alpha: float = ALPHA
+    contenders: Sequence[Contender],
+    margin: float,
+    alpha: float = ALPHA,
+    members: int | None = None,
 ) -> dict[str, Worth]:
-    """Return what the next ratings of each contender of one competition are worth; nothing for one that is alone."""
+    """Return what the next ratings of each contender of one competition are worth; nothing for one that is alone.
+
+    ``members`` share the error: all who ever took part, if more than the contenders did.
+    """
     if len(contenders) < 2:
         return {one.submission_id: NOTHING for one in contenders}
-    return _Race(contenders, margin, alpha).worths()
+    return _Race(contenders, margin, alpha, members or len(contenders)).worths()
 
 
 def best_change(
@@ -112,10 +122,12 @@ def best_change(
 
 
 class _Race:
-    def __init__(self, contenders: Sequence[Contender], margin: float, alpha: float) -> None:
+    def __init__(
+        self, contenders: Sequence[Contender], margin: float, alpha: float, members: int
+    ) -> None:
         self._contenders = contenders
         self._margin = margin
-        self._needed = -math.log(shared_alpha(len(contenders), alpha))
+        self._needed = -math.log(shared_alpha(members, alpha))
         self._ratio = {one.submission_id: _ratio(one.votes) for one in contenders}
         heard = [one for one in contenders if one.is_heard]
         self._leader = max(

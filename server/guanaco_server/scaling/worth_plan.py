@@ -272,7 +272,7 @@ def _room(row: DeploymentRow) -> Room:
 def _weighed(contenders: Sequence[Contender], race: Race) -> dict[str, Worth]:
     if race.duels is not None:
         return worths_by_duels(contenders, race.duels, race.margin)
-    return worths(contenders, race.margin)
+    return worths(contenders, race.margin, members=race.members)
 
 
 def _why(worth: Mapping[str, Worth], first: str, last: str) -> str:

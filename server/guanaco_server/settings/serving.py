@@ -64,7 +64,7 @@ class EngineSettings(BaseModel):
     lora_promote_after: int = Field(
         default=0,
         ge=0,
-        description="Votes in the competition `open` after which an adapter that does well is merged into its base as `guanaco promote` does it: its interval's lower end is above the median of the others' thumbs-up ratios. 0 promotes none.",
+        description="Votes in the competition `open` after which an adapter that does well is merged into its base as `guanaco promote` does it: it is shown to be better than at least half of the others, by a test that holds at every look. 0 promotes none.",
     )
     lora_at_once: int = Field(
         default=8,

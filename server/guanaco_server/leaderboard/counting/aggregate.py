@@ -70,7 +70,7 @@ def sum_of(aggregates: Iterable[Aggregate]) -> Aggregate:
 class Deltas:
     """The changes that one transaction makes to the stored aggregates.
 
-    ``votes`` holds the present votes of each user whose votes were counted: by submission, True for thumbs up.
+    ``votes`` holds the first votes of each user whose votes were counted: by submission, True for thumbs up.
     """
 
     entries: defaultdict[Key, list[Aggregate]] = field(default_factory=lambda: defaultdict(list))

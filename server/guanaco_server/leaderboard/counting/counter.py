@@ -39,9 +39,8 @@ from guanaco_server.leaderboard.counting.conversations import (
 )
 from guanaco_server.leaderboard.counting.measurement import Definitions, Visit
 from guanaco_server.leaderboard.counting.votes import (
-    DOWN,
-    UP,
     Recount,
+    Vote,
     VotingContext,
     VotingWindow,
     count_votes,
@@ -67,7 +66,7 @@ class CountedBatch:
         version: The number of the batch.
         count: How many ratings, conversations and submissions were counted.
         is_all: Whether nothing is left to count at once. Outdated measurements may be left: they can wait.
-        votes: The present votes of each user whose votes were counted.
+        votes: The first votes of each user whose votes were counted.
     """
 
     version: int
@@ -261,6 +260,8 @@ class _Batch:
                 "tally": aggregate.to_json(),
                 "up": aggregate["up"],
                 "down": aggregate["down"],
+                "turned_up": aggregate["turned_up"],
+                "turned_down": aggregate["turned_down"],
                 "rated": aggregate["rated"],
                 "version": self._version,
             }
@@ -275,7 +276,8 @@ async def sum_of_parts(session: AsyncSession, submission_id: str) -> dict[Key, A
     for row in await queries.counted_conversations_of_submission(session, submission_id):
         parts[row.competition, submission_id].append(Aggregate.from_json(row.tally))
     for vote in await queries.votes_of_submission(session, submission_id):
-        parts[vote.competition, submission_id].append(UP if vote.thumbs_up else DOWN)
+        first = vote.thumbs_up if vote.first_up is None else vote.first_up
+        parts[vote.competition, submission_id].append(Vote(vote.thumbs_up, first).aggregate())
     for visit in await queries.visits_of_submission(session, submission_id):
         found = Visit(visit.first_day, visit.has_returned)
         parts[visit.competition, submission_id].append(found.aggregate())

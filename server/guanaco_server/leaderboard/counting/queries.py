@@ -128,8 +128,10 @@ async def scored_in(session: AsyncSession, competition: str) -> Sequence[str]:
 async def vote_counts(
     session: AsyncSession, competition: str | None = None
 ) -> Sequence[SqlRow[str, str, int, int]]:
-    """Return competition, submission, thumbs up and thumbs down of the votes that count."""
-    statement = select(ScoreRow.competition, ScoreRow.submission_id, ScoreRow.up, ScoreRow.down)
+    """Return competition, submission, thumbs up and thumbs down of the first votes, by which everything is decided."""
+    row = ScoreRow
+    turned = row.turned_up - row.turned_down
+    statement = select(row.competition, row.submission_id, row.up - turned, row.down + turned)
     if competition is not None:
         statement = statement.where(ScoreRow.competition == competition)
     return (await session.execute(statement)).all()
@@ -218,11 +220,11 @@ async def visits_of_submission(session: AsyncSession, submission_id: str) -> Seq
 
 async def votes(
     session: AsyncSession, user_keys: Iterable[str]
-) -> Sequence[SqlRow[str, str, str, bool]]:
-    """Return user, competition, submission and thumbs up, as plain rows since they are many."""
+) -> Sequence[SqlRow[str, str, str, bool, bool | None]]:
+    """Return user, competition, submission, the latest and the first thumb, as plain rows since they are many."""
     row = VoteRow
     rows = await session.execute(
-        select(row.user_key, row.competition, row.submission_id, row.thumbs_up).where(
+        select(row.user_key, row.competition, row.submission_id, row.thumbs_up, row.first_up).where(
             among(session, row.user_key, user_keys)
         )
     )
@@ -247,9 +249,10 @@ async def votes_of_submission(session: AsyncSession, submission_id: str) -> Sequ
 
 
 async def votes_in(session: AsyncSession, competition: str) -> Sequence[tuple[str, str, bool]]:
-    """Return user, submission and thumbs up of every vote in a competition."""
+    """Return user, submission and thumbs up of every first vote in a competition."""
+    first = func.coalesce(VoteRow.first_up, VoteRow.thumbs_up)
     rows = await session.execute(
-        select(VoteRow.user_key, VoteRow.submission_id, VoteRow.thumbs_up).where(
+        select(VoteRow.user_key, VoteRow.submission_id, first).where(
             VoteRow.competition == competition
         )
     )

@@ -1,6 +1,8 @@
-"""Counts votes: one a user and submission, the latest rating that no rule leaves out.
+"""Counts votes: one a user and submission, among the ratings that no rule leaves out.
 
-All votes of a user with a new rating are counted again, and the difference from the user's stored votes is entered.
+The thumbs-up ratio shows the latest rating. Whatever holds at every look (ranks, verdicts, intervals) takes the first one, as it was
+given: a vote that is replaced changes what was counted before, and no martingale allows for that. All votes of a user with a new rating are counted
+again, and the difference from the user's stored votes is entered.
 """
 
 from __future__ import annotations
@@ -22,8 +24,27 @@ from guanaco_server.leaderboard.flags import queries as flag_queries
 from guanaco_server.leaderboard.flags.bursts import SlotKey, users_of_changed_bursts
 from guanaco_server.leaderboard.flags.rules import Flag, Owner, flags_of_user, slot_of
 from guanaco_server.leaderboard.tables import VoteFlagRow, VoteRow
+from guanaco_server.statistics.votes import VoteCount
 
-UP, DOWN = Aggregate({"up": 1}), Aggregate({"down": 1})
+
+@dataclass(frozen=True)
+class Vote:
+    """A user's vote on a submission: the thumb of the latest rating, and of the first one as it was given."""
+
+    thumbs_up: bool
+    first_up: bool
+
+    def aggregate(self) -> Aggregate:
+        counts = {"up" if self.thumbs_up else "down": 1}
+        if self.first_up is not self.thumbs_up:
+            counts["turned_up" if self.thumbs_up else "turned_down"] = 1
+        return Aggregate(counts)
+
+
+def first_votes(counts: Aggregate) -> VoteCount:
+    """Return the first votes that an aggregate has counted."""
+    turned = counts["turned_up"] - counts["turned_down"]
+    return VoteCount(counts["up"] - turned, counts["down"] + turned)
 
 
 @dataclass(frozen=True)
@@ -86,6 +107,17 @@ def votes_of(
     return found
 
 
+def first_votes_of(
+    ratings: Iterable[RecordedRating], left_out: Collection[str]
+) -> dict[str, RecordedRating]:
+    """Return the first rating by submission; otherwise as ``votes_of``."""
+    found: dict[str, RecordedRating] = {}
+    for rating in sorted(ratings, key=lambda rating: (rating.at, rating.id)):
+        if rating.id not in left_out:
+            found.setdefault(rating.submission_id, rating)
+    return found
+
+
 def slots_of(
     ratings: Iterable[RecordedRating], windows: Mapping[str, VotingWindow]
 ) -> Counter[SlotKey]:
@@ -115,13 +147,18 @@ async def count_votes(
     for rating in in_window(recorded, context.windows):
         groups[rating.competition, rating.user_key].append(rating)
     left_out = await _flag(session, recorded, groups.values(), context)
-    known: defaultdict[UserKey, dict[str, bool]] = defaultdict(dict)
-    for user, competition, submission, thumbs_up in await queries.votes(session, users):
-        known[competition, user][submission] = thumbs_up
+    known: defaultdict[UserKey, dict[str, Vote]] = defaultdict(dict)
+    for user, competition, submission, thumbs_up, first_up in await queries.votes(session, users):
+        first = thumbs_up if first_up is None else first_up
+        known[competition, user][submission] = Vote(thumbs_up, first)
     rows: list[dict[str, object]] = []
     for key in groups.keys() | known.keys():
         votes = votes_of(groups.get(key, ()), left_out)
-        now = {submission: vote.thumbs_up for submission, vote in votes.items()}
+        firsts = first_votes_of(groups.get(key, ()), left_out)
+        now = {
+            submission: Vote(vote.thumbs_up, firsts[submission].first_up)
+            for submission, vote in votes.items()
+        }
         gone = _enter(key, known.get(key, {}), now, deltas, rows)
         await queries.drop_votes(session, key, gone)
     await upsert(session, VoteRow, rows)
@@ -129,33 +166,34 @@ async def count_votes(
 
 def _enter(
     key: UserKey,
-    before: Mapping[str, bool],
-    now: dict[str, bool],
+    before: Mapping[str, Vote],
+    now: dict[str, Vote],
     deltas: Deltas,
     rows: list[dict[str, object]],
 ) -> list[str]:
     """Enter the difference, and return the submissions on which the user has no vote any more."""
     competition, user = key
-    deltas.votes[key] = now
+    deltas.votes[key] = {submission: vote.first_up for submission, vote in now.items()}
     for submission in before.keys() | now.keys():
         old, new = before.get(submission), now.get(submission)
-        if old is new:
+        if old == new:
             continue
-        deltas.replace((competition, submission), _aggregate(old), _aggregate(new))
+        deltas.replace(
+            (competition, submission),
+            old.aggregate() if old else None,
+            new.aggregate() if new else None,
+        )
         if new is not None:
             rows.append(
                 {
                     "user_key": user,
                     "competition": competition,
                     "submission_id": submission,
-                    "thumbs_up": new,
+                    "thumbs_up": new.thumbs_up,
+                    "first_up": new.first_up,
                 }
             )
     return [submission for submission in before if submission not in now]
-
-
-def _aggregate(thumbs_up: bool | None) -> Aggregate | None:
-    return None if thumbs_up is None else UP if thumbs_up else DOWN
 
 
 async def _flag(

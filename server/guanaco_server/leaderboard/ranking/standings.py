@@ -22,10 +22,11 @@ from guanaco_server.database.bulk import insert_missing, upsert
 from guanaco_server.database.database import Database
 from guanaco_server.duels import records as duel_records
 from guanaco_server.duels.scores import PairResults
+from guanaco_server.leaderboard import claims
 from guanaco_server.leaderboard.counting import queries as counting_queries
 from guanaco_server.leaderboard.counting.aggregate import Aggregate
 from guanaco_server.leaderboard.counting.counter import CountedBatch
-from guanaco_server.leaderboard.counting.votes import VotingWindow, window_of
+from guanaco_server.leaderboard.counting.votes import VotingWindow, first_votes, window_of
 from guanaco_server.leaderboard.ranking import queries
 from guanaco_server.leaderboard.ranking.bradley_terry import ContinuedFit
 from guanaco_server.leaderboard.ranking.duel_table import NO_DUELS, DuelVotes
@@ -34,13 +35,12 @@ from guanaco_server.leaderboard.ranking.metrics import MetricValues, metrics_of
 from guanaco_server.leaderboard.ranking.rules import Fit, VotesByUser, compares_users, standings
 from guanaco_server.leaderboard.tables import ScorePointRow, StandingRow
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.statistics.votes import VoteCount
 from guanaco_server.submissions.service import SubmissionService
 
 HOUR_S = 3_600
 FULL_HISTORY_HOURS = 7 * 24
 
-Rules = tuple[RankingRule, DuelRule, VotingWindow | None]
+Rules = tuple[RankingRule, DuelRule, VotingWindow | None, float]
 Shown = tuple[int | None, float | None, float | None, float | None, str]
 """A submission's rank, score, the interval's low and high end, and its metrics as JSON."""
 
@@ -53,6 +53,8 @@ class RankedCompetition:
 
 
 class StandingsPublisher:
+    """``ranked`` are the competitions that were ranked; whoever looks after their verdicts takes them out."""
+
     def __init__(
         self,
         database: Database,
@@ -67,6 +69,7 @@ class StandingsPublisher:
         self._followed: list[CountedBatch] = []
         self._one_at_a_time = asyncio.Lock()
         self._is_stale = False
+        self.ranked: set[str] = set()
         self._forget()
 
     def reset(self) -> None:
@@ -182,7 +185,7 @@ class StandingsPublisher:
             found = metrics_of(one, aggregates.get(one, Aggregate()), today)
             metrics[one] = found.model_copy(update={"duels": duelled[one]}).model_dump_json()
         self._duel_counts[competition.id] = duelled
-        counts = {one: VoteCount(found["up"], found["down"]) for one, found in aggregates.items()}
+        counts = {one: first_votes(found) for one, found in aggregates.items()}
         votes = self._votes.get(competition.id) or VotesByUser(())
         shown: dict[str, Shown] = {
             one: (None, None, None, None, text) for one, text in metrics.items()
@@ -200,6 +203,7 @@ class StandingsPublisher:
 
     async def _write(self, ranked: RankedCompetition, now: datetime) -> None:
         known = self._written[ranked.competition]
+        moved = _moved(ranked, known, now)
         rows = [
             _columns(ranked.competition, submission_id, shown, now)
             for submission_id, shown in ranked.shown.items()
@@ -209,8 +213,10 @@ class StandingsPublisher:
             await upsert(session, StandingRow, rows)
             if self._pairs.get(ranked.competition) != ranked.duels:
                 await duel_records.replace_pairs(session, ranked.competition, ranked.duels)
+            await claims.keep(session, moved)
         self._pairs[ranked.competition] = ranked.duels
         known.update(ranked.shown)
+        self.ranked.add(ranked.competition)
 
     async def _keep_history(self, now: datetime) -> None:
         """Store a point of every score and its metrics at the first ranking of an hour."""
@@ -230,6 +236,18 @@ class StandingsPublisher:
         self._hour = hour
 
 
+def _moved(
+    ranked: RankedCompetition, known: Mapping[str, Shown], now: datetime
+) -> list[claims.BoardClaim]:
+    """Return the claims of those whose rank is another than before; a first rank is none."""
+    found = []
+    for submission_id, (rank, *_) in ranked.shown.items():
+        was = known[submission_id][0] if submission_id in known else None
+        if rank is not None and was is not None and rank != was:
+            found.append(claims.rank_claim(ranked.competition, submission_id, rank, was, now))
+    return found
+
+
 def _columns(competition: str, submission_id: str, shown: Shown, now: datetime) -> dict[str, Any]:
     rank, score, low, high, metrics = shown
     return {
@@ -245,9 +263,9 @@ def _columns(competition: str, submission_id: str, shown: Shown, now: datetime) 
 
 
 def _rules(competition: Competition) -> Rules:
-    """Return what a ranking depends on beside the votes. A window that changes has votes counted again, but not duels."""
+    """Return what a ranking and its verdict depend on beside the votes. A window that changes has votes counted again, but not duels."""
     window = window_of(competition) if competition.duels.are_kept else None
-    return competition.ranking, competition.duels, window
+    return competition.ranking, competition.duels, window, competition.assignment.within
 
 
 def _point(

@@ -10,6 +10,8 @@ the document, and keep the others: a season is always recomputed by the schema t
     1   intervals for one look at one submission; does not name its schema
     2   intervals that hold at every look and for all submissions together, as the board shows them
     3   the same, of a competition whose duels count: with the rule of duels, each one's number, and what style adds
+    4   as 2, ranked by each user's first vote on a submission, whose counts are in it too; 1 to 3 take the latest one
+    5   as 3, by first votes
 """
 
 from __future__ import annotations
@@ -25,7 +27,12 @@ from pydantic import BaseModel, ConfigDict
 from guanaco.competitions import Competition
 from guanaco.leaderboard import SubmissionMetrics
 from guanaco_server.feedback.records import RecordedRating
-from guanaco_server.leaderboard.counting.votes import in_window, votes_of, window_of
+from guanaco_server.leaderboard.counting.votes import (
+    first_votes_of,
+    in_window,
+    votes_of,
+    window_of,
+)
 from guanaco_server.leaderboard.flags.rules import (
     BASELINE_SLOTS,
     Owner,
@@ -46,9 +53,11 @@ from guanaco_server.leaderboard.ranking.rules import (
 from guanaco_server.leaderboard.ranking.style import TERMS
 from guanaco_server.statistics.votes import VoteCount
 
-SCHEMA = 2
-SCHEMA_WITH_DUELS = 3
-SCHEMAS = (1, 2, 3)
+SCHEMA = 4
+SCHEMA_WITH_DUELS = 5
+SCHEMAS = (1, 2, 3, 4, 5)
+WITH_DUELS = (3, 5)
+BY_FIRST_VOTES = (4, 5)
 
 NONE = VoteCount(0, 0)
 AllowedFlags = Collection[tuple[str, str]]  # (rating, rule)
@@ -152,17 +161,16 @@ def final_ranking(
         owners: The owner of each submission.
         allowed: The flags that an admin had allowed before the freeze.
         schema: One of ``SCHEMAS``.
-        duels: The duels that count; only schema 3 takes them.
+        duels: The duels that count; only the schemas ``WITH_DUELS`` take them.
 
     Returns:
         The document.
     """
-    votes = counted_votes(competition, ratings, owners, allowed)
-    ups: Counter[str] = Counter()
-    downs: Counter[str] = Counter()
-    for _, submission_id, thumbs_up in votes:
-        (ups if thumbs_up else downs)[submission_id] += 1
-    counts = {one: VoteCount(ups[one], downs[one]) for one in sorted(ups.keys() | downs.keys())}
+    counted = counted_votes(competition, ratings, owners, allowed)
+    is_first = schema in BY_FIRST_VOTES
+    votes = [(one.user, one.submission_id, one.up(is_first=is_first)) for one in counted]
+    counts = _counts(votes)
+    latest = _counts([(one.user, one.submission_id, one.latest_up) for one in counted])
     by_user = VotesByUser(votes)
     strengths = (
         duels.fit(by_user, by_user.comparing())(by_user.comparable(), len(by_user.ids))
@@ -180,12 +188,33 @@ def final_ranking(
     content: dict[str, object] = {} if schema == 1 else {"schema": schema}
     content |= {
         "competition": _CompetitionV1.model_validate(competition).model_dump(mode="json"),
-        "standings": [_line(one, counts.get(one.submission_id, NONE), owners) for one in found],
+        "standings": [
+            _line(
+                one,
+                latest.get(one.submission_id, NONE),
+                owners,
+                counts.get(one.submission_id, NONE) if is_first else None,
+            )
+            for one in found
+        ],
     }
-    if schema == SCHEMA_WITH_DUELS:
+    if schema in WITH_DUELS:
         content["duels"] = _duel_lines(competition, duels, strengths)
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return text.encode()
+
+
+@dataclass(frozen=True)
+class CountedVote:
+    """A user's vote on a submission: by the latest rating, and by the first one as it was given."""
+
+    user: str
+    submission_id: str
+    latest_up: bool
+    first_up: bool
+
+    def up(self, *, is_first: bool) -> bool:
+        return self.first_up if is_first else self.latest_up
 
 
 def counted_votes(
@@ -193,8 +222,8 @@ def counted_votes(
     ratings: Collection[RecordedRating],
     owners: Mapping[str, Owner],
     allowed: AllowedFlags,
-) -> list[tuple[str, str, bool]]:
-    """Return (user, submission, thumbs up), sorted by submission and user, so that indexes are the same every time."""
+) -> list[CountedVote]:
+    """Return the votes sorted by submission and user, so that indexes are the same every time."""
     within = in_window(ratings, {competition.id: window_of(competition)})
     bursts = _bursts(within)
     groups: defaultdict[str, list[RecordedRating]] = defaultdict(list)
@@ -207,9 +236,20 @@ def counted_votes(
             for flag in flags_of_user(group, owners, bursts)
             if (flag.feedback_id, flag.rule.value) not in allowed
         }
-        votes = votes_of(group, left_out)
-        found += [(user, submission, vote.thumbs_up) for submission, vote in votes.items()]
-    return sorted(found, key=lambda vote: (vote[1], vote[0]))
+        firsts = first_votes_of(group, left_out)
+        found += [
+            CountedVote(user, submission, vote.thumbs_up, firsts[submission].first_up)
+            for submission, vote in votes_of(group, left_out).items()
+        ]
+    return sorted(found, key=lambda vote: (vote.submission_id, vote.user))
+
+
+def _counts(votes: Collection[tuple[str, str, bool]]) -> dict[str, VoteCount]:
+    ups: Counter[str] = Counter()
+    downs: Counter[str] = Counter()
+    for _, submission_id, thumbs_up in votes:
+        (ups if thumbs_up else downs)[submission_id] += 1
+    return {one: VoteCount(ups[one], downs[one]) for one in sorted(ups.keys() | downs.keys())}
 
 
 def _bursts(ratings: Collection[RecordedRating]) -> dict[tuple[str, int], int]:
@@ -230,9 +270,13 @@ def _bursts(ratings: Collection[RecordedRating]) -> dict[tuple[str, int], int]:
     return found
 
 
-def _line(standing: Standing, count: VoteCount, owners: Mapping[str, Owner]) -> dict[str, object]:
+def _line(
+    standing: Standing, count: VoteCount, owners: Mapping[str, Owner], firsts: VoteCount | None
+) -> dict[str, object]:
+    """Write a line; ``firsts`` are the first votes, by which it is ranked, of a schema that has them."""
     score = standing.score
-    return {
+    first = {} if firsts is None else {"first_up": firsts.up, "first_down": firsts.down}
+    return first | {
         "rank": standing.rank,
         "submission_id": standing.submission_id,
         "developer": owners[standing.submission_id].developer,

@@ -28,6 +28,7 @@ from guanaco_server.leaderboard.seasons.document import (
     SCHEMA,
     SCHEMA_WITH_DUELS,
     SCHEMAS,
+    WITH_DUELS,
     final_ranking,
     schema_of,
 )
@@ -99,7 +100,7 @@ class SeasonService:
             ratings = await records.of_competition(session, competition.id)
             allowed = await flag_queries.allowed(session, competition.id, frozen_at)
         duels = NO_DUELS
-        if schema == SCHEMA_WITH_DUELS:
+        if schema in WITH_DUELS:
             duels = await DuelReader(self._database, self._submissions).read(competition)
         return await asyncio.to_thread(
             final_ranking, competition, ratings, owners, allowed, schema, duels

@@ -1,15 +1,16 @@
 """Promotes LoRA adapters that do well: merges them into their base without being asked, where a setting says after how many votes.
 
-An adapter does well when it has the required number of votes in the competition `open`, and the lower end of its thumbs-up ratio's interval, which holds at every look, is above the
-median of the others' ratios. It is redeployed as `guanaco promote` does it, beside the version that serves. One at a time is begun in each look.
+An adapter does well when it has the required number of votes in the competition `open`, and is shown to be better than at least half of the others that have
+votes enough, by the test of the verdict, which holds at every look (statistics/decisions.py). All pairs share the error: that an adapter is ever promoted which is not
+better than half of the others has a chance of at most 5 %. It is redeployed as `guanaco promote` does it, beside the version that serves. One at a time is begun in each look.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping
-from statistics import median
 
 from sqlalchemy.exc import DBAPIError
 
@@ -20,7 +21,8 @@ from guanaco_server.accounts.service import AccountService
 from guanaco_server.database.database import Database
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.statistics.confidence_sequences import proportion_sequence
+from guanaco_server.statistics.confidence_sequences import proportion_sequence, shared_alpha
+from guanaco_server.statistics.decisions import evidence
 from guanaco_server.statistics.votes import VoteCount
 from guanaco_server.submissions import lifecycle
 from guanaco_server.submissions.rollouts import queries
@@ -89,12 +91,18 @@ class PromotionLoop:
         if own is None or own.total < self._after:
             return None
         others = [
-            one.up / one.total
+            one
             for name, one in votes.items()
             if name != submission_id and one.total >= COMPARED_FROM
         ]
-        low, _ = proportion_sequence(own.up, own.total)
-        return low if others and low > median(others) else None
+        members = sum(one.total > 0 for one in votes.values())
+        share = shared_alpha(members)  # an adapter's, of which each of its pairs has a part
+        needed = -math.log(shared_alpha(members, share))
+        beaten = sum(evidence(own, one, 0.0) >= needed for one in others)
+        if not others or 2 * beaten < len(others):
+            return None
+        low, _ = proportion_sequence(own.up, own.total, share)
+        return low
 
     async def _promote(self, submission_id: str, developer: str, votes: VoteCount) -> bool:
         try:
