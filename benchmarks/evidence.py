@@ -2,12 +2,13 @@
 
     make bench-evidence ARGS='--seasons=100'
 
-Six kinds of seasons, all from one seed, the first three looked at every 500 ratings:
+Seven kinds of seasons, all from one seed, the first three looked at every 500 ratings:
 equal      20 submissions of the same ratio: how often was one ever shown above another?
 differ     ratios from Beta(12, 8), users who differ by their own taste and by the day, and Thompson sampling, which follows what is
            shown: how often was a submission's interval ever beside the mean chance of those who rated it?
 duels      10,000 duels of users with tastes of their own: how often was a strength's interval ever beside what fits all users?
 signals    one submission, a fifth of the conversations rated, and a signal of all of them as a control variate: what it gains, and when it misleads.
+asked      a random fifth is asked for a rating, with signals of all as control variates: is the estimate right, what do they gain, and what do they cost?
 decide     ratios from Beta(12, 8), a look every 100 ratings: after how many ratings is the leader known to be within 5 points of the best, and is it?
            By `decide` with the always-valid test and with Bayes' rule under four priors, and by the other policies.
 settle     the same by duels: the pairs that `decide` chooses and the test of their duels, for users who differ more or less, a look every 50 duels.
@@ -27,7 +28,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import control_variates, decisions, duel_seasons, settling_duels
+from benchmarks import asked_seasons, control_variates, decisions, duel_seasons, settling_duels
 from guanaco.competitions import AssignmentKind, AssignmentRule, RankingRule
 from guanaco.simulations import SimulationRequest
 from guanaco_server.simulation.seasons import SeasonPlan, season
@@ -66,6 +67,8 @@ def main() -> None:
         "differ": differing_seasons(chance, options.seasons),
         "duels": duelled_seasons(options.seed, options.seasons),
         "signals": control_variates.kinds(options.seed, SIGNAL_TIMES * options.seasons),
+        "asked": asked_seasons.kinds(options.seed, options.seasons),
+        "asked, until settled": asked_seasons.settled(options.seed, options.seasons // 5),
         "decide": decided_seasons(options.seed, options.seasons),
         "settle": settled_seasons(options.seed, options.seasons),
         "seasons": options.seasons,
@@ -253,6 +256,10 @@ def show(figures: dict[str, Any]) -> None:
         )
     for name, one in figures["signals"].items():
         print(f"signals, {name}:", ", ".join(f"{what} {value:.3f}" for what, value in one.items()))
+    for kind_of in ("asked", "asked, until settled"):
+        for name, one in figures[kind_of].items():
+            said = ", ".join(f"{what} {value:,.4f}" for what, value in one.items())
+            print(f"{kind_of}, {name}: {said}")
     for title, kind in (("decide", decide), ("settle, by duels", figures["settle"])):
         print(
             f"{title + ': within 5 points':<48}{'votes':>8}{'middle half':>18}{'decided':>9}{'wrong':>7}"
