@@ -311,7 +311,13 @@ class UniformRatios(BaseModel):
 
     at: datetime
     competition: str
-    conversations: int = Field(description="The newest ones with a recorded assignment.")
+    conversations: int = Field(
+        description="The conversations with a recorded assignment, from the competition's first one on."
+    )
+    is_whole: bool = Field(
+        default=True,
+        description="False while older conversations are still being added, 20,000 with each request.",
+    )
     unknown: int = Field(description="Conversations whose chances can no longer be computed.")
     rows: list[UniformRow]
 

@@ -6,6 +6,7 @@ import pytest
 
 from guanaco.accounts import Role
 from guanaco_server.database.database import Database
+from guanaco_server.leaderboard import uniform
 from tests.integration.test_assignment import NAMES, Assigning
 
 pytestmark = pytest.mark.both_databases
@@ -61,3 +62,26 @@ async def test_only_an_admin_may_ask_about_an_existing_competition(
     assert (await developer.get("/competitions/open/uniform")).status_code == 403
     answer = await admin.get("/competitions/nowhere/uniform")
     assert (answer.status_code, answer.json()["error"]) == (404, "competition_not_found")
+
+
+async def test_looking_again_adds_what_is_new_and_no_more(
+    world: Assigning, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uniform, "AT_ONCE", 2)
+    monkeypatch.setattr(uniform, "MOST_CONVERSATIONS", 5)
+    await world.rule(assignment={"kind": "uniform", "seed": 7})
+    http, admin = await world.http(Role.BACKEND, "app"), await world.http(Role.ADMIN)
+
+    async def look() -> tuple[int, bool]:
+        found = (await admin.get("/competitions/open/uniform")).json()
+        return found["conversations"], found["is_whole"]
+
+    for number in range(7):
+        await world.begin(http, f"user-{number}")
+    assert await look() == (5, False), "the oldest five of the last day"
+    world.clock.advance(25 * 3_600)
+    assert await look() == (5, False)
+    assert await look() == (7, True), "the running sums have gone on"
+    await world.begin(http, "late")
+    assert await look() == (8, True)
+    assert await look() == (8, True), "what began within the day is added on top, and not twice"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from guanaco_server.statistics.off_policy import AssignedConversation, uniform_ratios
+from guanaco_server.statistics.off_policy import AssignedConversation, UniformSums, uniform_ratios
 
 LIKES = {("a", "happy"): 0.8, ("a", "grim"): 0.4, ("b", "happy"): 0.8, ("b", "grim"): 0.4}
 RATES = {"happy": 0.7, "grim": 0.4}
@@ -77,3 +79,41 @@ def test_few_users_have_no_interval_and_none_no_ratio() -> None:
     assert (one.conversations, one.rated, one.low) == (1, 1, None)
     (none,) = uniform_ratios([AssignedConversation("u", "x", {"a": 1.0}, "a", None)]).values()
     assert (none.observed, none.ratio) == (None, None)
+
+
+def tasted(seed: int, spread: float) -> list[AssignedConversation]:
+    """Two submissions that are liked alike, and sixty users whose log odds differ by ``spread``."""
+    chance = random.Random(seed)
+    tastes = [chance.gauss(0, spread) for _ in range(60)]
+    found = []
+    for _ in range(1_000):
+        user, chosen = chance.randrange(60), chance.choice("ab")
+        is_up = chance.random() < 1 / (1 + math.exp(-0.4 - tastes[user]))
+        vote = is_up if chance.random() < 0.6 else None
+        found.append(AssignedConversation(user, "x", {"a": 0.5, "b": 0.5}, chosen, vote))
+    return found
+
+
+@pytest.mark.parametrize(("spread", "most"), [(0.0, 1.02), (3.0, 0.9)])
+def test_earlier_ratings_help_where_they_tell_and_never_harm(spread: float, most: float) -> None:
+    """Beside users without a past: the same conversations, each of a user of its own."""
+    differences: dict[bool, list[float]] = {True: [], False: []}
+    for seed in range(SEASONS):
+        known = tasted(seed, spread)
+        strangers = [replace(one, user=n) for n, one in enumerate(known)]
+        for has_past, ones in ((True, known), (False, strangers)):
+            found = uniform_ratios(ones)
+            differences[has_past].append((found["a"].ratio or 0) - (found["b"].ratio or 0))
+    variances = {key: statistics.pvariance(some) for key, some in differences.items()}
+    assert variances[True] < most * variances[False]
+    error = variances[True] ** 0.5 / SEASONS**0.5
+    assert abs(statistics.fmean(differences[True])) < 3.5 * error
+
+
+def test_sums_go_on_where_they_were() -> None:
+    ones = tasted(1, 1.0)
+    sums = UniformSums()
+    for at, one in enumerate(ones, start=1):
+        sums.add(one)
+        if at in (1, 400, 1_000):
+            assert sums.ratios() == uniform_ratios(ones[:at])

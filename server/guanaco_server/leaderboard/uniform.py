@@ -1,11 +1,19 @@
-"""Answers what uniform assignment would have shown, from recorded decisions (statistics/off_policy.py)."""
+"""Answers what uniform assignment would have shown, from recorded decisions (statistics/off_policy.py).
+
+    began a day ago or earlier   added once to the competition's running sums, in the order in which they began
+    began since                  added to a copy of them, for their ratings may still come or change
+
+So what is shown at all looks is one sequence with a fixed start. The running sums are in memory: after a start of the process the first
+requests add what there is, so many conversations each, and the answer says whether it has come to the end.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Sequence
-
-from sqlalchemy.ext.asyncio import AsyncSession
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 from guanaco.leaderboard import UniformRatios, UniformRow
 from guanaco_server.chat.conversations import records as chat_records
@@ -17,9 +25,28 @@ from guanaco_server.leaderboard.flags import queries as flag_queries
 from guanaco_server.routing.recorded import recorded_pool
 from guanaco_server.routing.snapshot import Pool
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.statistics.off_policy import AssignedConversation, uniform_ratios
+from guanaco_server.statistics.off_policy import AssignedConversation, UniformSums
 
-MOST_CONVERSATIONS = 20_000  # the newest: some ten seconds with twenty submissions
+SETTLED = timedelta(days=1)  # a rating may be changed for so long
+AT_ONCE = 1_000  # conversations: half a second with twenty submissions
+MOST_CONVERSATIONS = 20_000  # added by one request
+
+
+@dataclass
+class _Added:
+    """What was added so far; ``last`` is the begin and the id of the last conversation."""
+
+    sums: UniformSums = field(default_factory=UniformSums)
+    conversations: int = 0
+    unknown: int = 0
+    last: tuple[datetime, str] | None = None
+
+
+@dataclass(frozen=True)
+class _Part:
+    decided: Sequence[DecidedConversation]
+    thumbs: dict[str, bool]
+    pools: dict[str, Pool | None]
 
 
 class UniformService:
@@ -28,44 +55,70 @@ class UniformService:
         self._clock = clock
         self._competitions = competitions
         self._one_at_a_time = asyncio.Lock()
+        self._settled: dict[str, _Added] = {}
 
     async def ratios(self, competition_id: str) -> UniformRatios:
         """Estimate each submission's ratio had all been as likely to get each conversation."""
         competition = await self._competitions.find(competition_id)
         async with self._one_at_a_time:
-            async with self._database.read(may_be_stale=True) as session:
-                decided = await chat_records.decided(session, competition.id, MOST_CONVERSATIONS)
-                thumbs = await feedback_records.thumbs(
-                    session, [one.id for one in decided], flag_queries.left_out()
-                )
-                assigned = await _assigned(session, decided, thumbs)
-            found = await asyncio.to_thread(uniform_ratios, assigned)
+            now = self._clock.now()
+            settled = self._settled.setdefault(competition.id, _Added())
+            left = MOST_CONVERSATIONS
+            left = await self._add(competition.id, settled, now - SETTLED, left)
+            shown = await asyncio.to_thread(copy.deepcopy, settled)
+            left = await self._add(competition.id, shown, None, left)
+            found = await asyncio.to_thread(shown.sums.ratios)
         rows = [UniformRow(submission_id=name, **vars(one)) for name, one in found.items()]
         return UniformRatios(
-            at=self._clock.now(),
+            at=now,
             competition=competition.id,
-            conversations=len(assigned),
-            unknown=len(decided) - len(assigned),
+            conversations=shown.conversations,
+            unknown=shown.unknown,
+            is_whole=left > 0,
             rows=sorted(rows, key=lambda row: (-(row.ratio or -1.0), row.submission_id)),
         )
 
+    async def _add(
+        self, competition: str, added: _Added, before: datetime | None, left: int
+    ) -> int:
+        """Add conversations that began before a time, in parts; return how many more this request may add."""
+        while left > 0:
+            limit = min(AT_ONCE, left)
+            part = await self._read(competition, added.last, before, limit)
+            await asyncio.to_thread(_add_part, added, part)
+            left -= len(part.decided)
+            if len(part.decided) < limit:
+                break
+        return left
 
-async def _assigned(
-    session: AsyncSession, decided: Sequence[DecidedConversation], thumbs: dict[str, bool]
-) -> list[AssignedConversation]:
-    """Recompute the chances of each decision whose snapshot is still kept; each snapshot is read once."""
-    pools: dict[str, Pool | None] = {}
-    found = []
-    for one in decided:
-        digest = one.decision.snapshot
-        if digest not in pools:
-            pools[digest] = await recorded_pool(session, digest)
-        pool = pools[digest]
-        if pool is not None:
-            chances = pool.chances(one.decision.seen, frozenset(one.decision.barred))
-            found.append(
-                AssignedConversation(
-                    one.user_key, one.stratum, chances, one.submission_id, thumbs.get(one.id)
-                )
+    async def _read(
+        self,
+        competition: str,
+        after: tuple[datetime, str] | None,
+        before: datetime | None,
+        limit: int,
+    ) -> _Part:
+        async with self._database.read(may_be_stale=True) as session:
+            decided = await chat_records.decided(session, competition, after, before, limit)
+            ids = [one.id for one in decided]
+            thumbs = await feedback_records.thumbs(session, ids, flag_queries.left_out())
+            digests = {one.decision.snapshot for one in decided}
+            pools = {digest: await recorded_pool(session, digest) for digest in digests}
+        return _Part(decided, thumbs, pools)
+
+
+def _add_part(added: _Added, part: _Part) -> None:
+    """Compute the chances of each decision whose snapshot is still kept, and add it. Of a user no name is kept."""
+    for one in part.decided:
+        pool = part.pools[one.decision.snapshot]
+        added.last = (one.at, one.id)
+        if pool is None:
+            added.unknown += 1
+            continue
+        chances = pool.chances(one.decision.seen, frozenset(one.decision.barred))
+        added.conversations += 1
+        added.sums.add(
+            AssignedConversation(
+                hash(one.user_key), one.stratum, chances, one.submission_id, part.thumbs.get(one.id)
             )
-    return found
+        )

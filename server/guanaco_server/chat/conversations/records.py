@@ -96,25 +96,32 @@ class DecidedConversation:
         return self.account_id, self.bot_name, self.at.astimezone(UTC).toordinal()
 
 
-async def decided(session: AsyncSession, competition: str, limit: int) -> list[DecidedConversation]:
-    """Return the newest conversations whose assignment was recorded, in the order in which they began."""
+async def decided(
+    session: AsyncSession,
+    competition: str,
+    after: tuple[datetime, str] | None,
+    before: datetime | None,
+    limit: int,
+) -> list[DecidedConversation]:
+    """Return the first conversations with a recorded assignment after one that began at a time, in the order in which they began."""
     row = ConversationRow
     bot = type_coerce(row.bot, JsonColumn)
-    rows = await session.execute(
-        select(
-            row.id,
-            row.submission_id,
-            row.account_id,
-            row.user_id,
-            bot["name"].as_string(),
-            row.created_at,
-            row.decision,
-        )
-        .where(row.competition == competition, row.decision.is_not(None))
-        .order_by(row.created_at.desc(), row.id.desc())
-        .limit(limit)
-    )
-    return [DecidedConversation(*one) for one in reversed(rows.all())]
+    statement = select(
+        row.id,
+        row.submission_id,
+        row.account_id,
+        row.user_id,
+        bot["name"].as_string(),
+        row.created_at,
+        row.decision,
+    ).where(row.competition == competition, row.decision.is_not(None))
+    if after is not None:
+        at, last = after
+        statement = statement.where(row.created_at >= at, or_(row.created_at > at, row.id > last))
+    if before is not None:
+        statement = statement.where(row.created_at < before)
+    rows = await session.execute(statement.order_by(row.created_at, row.id).limit(limit))
+    return [DecidedConversation(*one) for one in rows]
 
 
 async def rateable(session: AsyncSession, ids: Iterable[str]) -> dict[str, RateableConversation]:
