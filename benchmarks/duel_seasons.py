@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.duel_fraud import recorded
 from guanaco.competitions import RankingRule
 from guanaco_server.leaderboard.ranking.bradley_terry import CodedVotes, Strengths, logistic
 from guanaco_server.leaderboard.ranking.comparisons import CodedDuels, fit, maximum
 from guanaco_server.leaderboard.ranking.rules import ELO, ELO_AVERAGE, standings
+from guanaco_server.simulation.duels import Users
 from guanaco_server.statistics.intervals import Z_95
 
 SUBMISSIONS = 20
@@ -27,6 +29,8 @@ SPREAD = 0.4  # standard deviation of the strengths
 TASTE = 0.8  # and of each user's own log odds for each submission
 TIED = 0.2
 WORKERS = 2
+PLANNED_DUELS = 5_000
+USERS = Users(tastes=0.6, duels=PER_USER)
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,42 @@ def season(seed: int) -> Held:
             np.ones(until),
             np.zeros((until, 0)),
         )
+        found = fit([], SUBMISSIONS, duels)
+        low, high = _intervals(found)
+        every &= (low <= truth) & (truth <= high)
+        once &= np.abs(np.asarray(found.values) - truth) <= Z_95 * np.asarray(found.errors)
+    return Held(float(every.mean()), float(once.mean()), bool(every.all()))
+
+
+def planned_seasons(seed: int, count: int) -> list[Held]:
+    """Simulate seasons on the pairs that `decide` chooses, weighted as the product weights them; the same seed gives the same ones."""
+    with ProcessPoolExecutor(min(WORKERS, os.cpu_count() or 1)) as pool:
+        return list(pool.map(planned_season, range(seed, seed + count), chunksize=2))
+
+
+def planned_season(seed: int) -> Held:
+    """Compare the strengths with those that the same duels have by the mean user: as often as each pair was held until then."""
+    likes, given = recorded(seed, USERS, PLANNED_DUELS)
+    names = {name: place for place, name in enumerate(likes)}
+    users = np.asarray([int(user[1:]) for user, _, _, _ in given])
+    users -= users.min()
+    first = np.asarray([names[one] for _, one, _, _ in given])
+    second = np.asarray([names[other] for _, _, other, _ in given])
+    outcomes = np.asarray([worth for _, _, _, worth in given])
+    means = np.asarray([USERS.preferred(likes[one] - likes[other]) for _, one, other, _ in given])
+    every, once = np.ones(SUBMISSIONS, bool), np.ones(SUBMISSIONS, bool)
+    for until in range(EVERY, PLANNED_DUELS + 1, EVERY):
+        pairs = np.stack([users[:until], first[:until], second[:until]])
+        _, which, shares = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
+        duels = CodedDuels(
+            users[:until],
+            first[:until],
+            second[:until],
+            outcomes[:until],
+            1 / shares[which.ravel()],
+            np.zeros((until, 0)),
+        )
+        truth = np.asarray(fit([], SUBMISSIONS, replace(duels, outcomes=means[:until])).values)
         found = fit([], SUBMISSIONS, duels)
         low, high = _intervals(found)
         every &= (low <= truth) & (truth <= high)

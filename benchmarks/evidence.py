@@ -51,6 +51,7 @@ WITHIN = 0.05
 TASTE = 0.8  # standard deviation of a user's log odds
 DAY = 0.5  # and of a day's; a look is a day
 HALVINGS = 22
+PLANNED_FEWER = 10  # times fewer seasons, since each takes seconds
 SIGNAL_TIMES = 8  # times as many seasons: with 1,000 the gain is known to 3 % only
 
 
@@ -66,6 +67,7 @@ def main() -> None:
         "equal": equal_seasons(chance, options.seasons),
         "differ": differing_seasons(chance, options.seasons),
         "duels": duelled_seasons(options.seed, options.seasons),
+        "planned duels": planned_seasons(options.seed, options.seasons // PLANNED_FEWER),
         "signals": control_variates.kinds(options.seed, SIGNAL_TIMES * options.seasons),
         "asked": asked_seasons.kinds(options.seed, options.seasons),
         "asked, until settled": asked_seasons.settled(options.seed, options.seasons // 5),
@@ -132,7 +134,15 @@ def differing_seasons(chance: np.random.Generator, seasons: int) -> dict[str, fl
 
 def duelled_seasons(seed: int, seasons: int) -> dict[str, float]:
     """Return the share of seasons in which no strength's interval ever missed, by the product's ranking of duels."""
-    found = duel_seasons.seasons(seed, seasons)
+    return _held(duel_seasons.seasons(seed, seasons))
+
+
+def planned_seasons(seed: int, seasons: int) -> dict[str, float]:
+    """Return the same for the pairs that `decide` chooses, and the weights of the product."""
+    return _held(duel_seasons.planned_seasons(seed, seasons))
+
+
+def _held(found: list[duel_seasons.Held]) -> dict[str, float]:
     return {
         "one look, each submission": float(np.mean([one.one_look for one in found])),
         "every look, each submission": float(np.mean([one.every_look for one in found])),
@@ -228,7 +238,7 @@ def require_same_intervals() -> None:
 
 def show(figures: dict[str, Any]) -> None:
     equal, differ, decide = figures["equal"], figures["differ"], figures["decide"]
-    duels = figures["duels"]
+    duels, planned = figures["duels"], figures["planned duels"]
     rows = [
         ("", "for one look", "at every look"),
         ("equal: seasons with a false order", equal["one look"], equal["every look"]),
@@ -248,6 +258,12 @@ def show(figures: dict[str, Any]) -> None:
             duels["every look, each submission"],
         ),
         ("duels: seasons in which all always held", "", duels["every look, all"]),
+        (
+            "planned duels: sequences that always held",
+            planned["one look, each submission"],
+            planned["every look, each submission"],
+        ),
+        ("planned duels: seasons in which all always did", "", planned["every look, all"]),
     ]
     for name, one, every in rows:
         print(

@@ -1,6 +1,7 @@
 """Attacks on a board: what the rules find, and by how many places they move a submission. Figures of docs/benchmarks.md.
 
     make bench-fraud ARGS='--seasons=5'
+    make bench-fraud ARGS='--duels'  (duel_fraud.py)
 
 A season: 20 submissions of as many developers with true ratios from Beta(12, 8), and 10,000 honest votes in 14 days from users
 who rate about four submissions each. The attacker owns the submission in the middle of the board and adds votes, 0.1 to 5 % of
@@ -19,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from benchmarks import duel_fraud
 from guanaco.competitions import Competition, RankingRule
 from guanaco_server.competitions.service import OPEN_COMPETITION
 from guanaco_server.feedback.records import RecordedRating
@@ -82,7 +84,13 @@ class Outcome:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seasons", type=int, default=20)
+    parser.add_argument("--duels", action="store_true", help="attack the verdict by duels")
     options = parser.parse_args()
+    if options.duels:
+        found = duel_fraud.figures(options.seasons)
+        duel_fraud.show(found)
+        print(json.dumps({"seasons": options.seasons, "figures": found}))
+        return
     figures = [
         {"attack": name, "share": share, **run(name, share, options.seasons)}
         for name in ATTACKS
