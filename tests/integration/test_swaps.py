@@ -11,7 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
+from guanaco.accounts import Role
 from guanaco.errors import StoreUnreachable
 from guanaco.submissions import Status
 from guanaco_server.artifacts.stores.memory import MemoryStore
@@ -38,7 +40,7 @@ pytestmark = pytest.mark.both_databases
 class Hot(Scaled):
     """A world that keeps one server of a submission that sleeps."""
 
-    changes = {**Scaled.changes, "hot_engines": 1}
+    changes = {**Scaled.changes, "hot_engines": 1, "hot_engine_s": 900}
 
     async def make_artifact(
         self, folder: Path, key: str, config: dict[str, object], size: int = 64
@@ -490,3 +492,89 @@ def test_untested_shapes_are_refused_by_name(
     config: dict[str, object], quantization: str | None, names: str
 ) -> None:
     assert names in (swap_refusal(config, quantization) or "")
+
+
+async def one_torn_down(world: Hot, folder: Path, second: dict[str, object] = LLAMA) -> str:
+    """The first submission served and is torn down. Return its server's endpoint."""
+    await world.make_artifact(folder, KEYS[FIRST], LLAMA)
+    await world.make_artifact(folder, KEYS[SECOND], second)
+    endpoint = await world.serve_known(FIRST)
+    admin = await world.account(Role.ADMIN)
+    await world.submissions.teardown(admin, FIRST)
+    await world.reconciler.reconcile()
+    assert await world.deployments.find(FIRST) is None
+    world.cluster.starts.clear()
+    return endpoint
+
+
+async def test_the_server_of_a_torn_down_submission_serves_the_next_of_its_shape(
+    database: Database, tmp_path: Path
+) -> None:
+    world = Hot(database)
+    endpoint = await one_torn_down(world, tmp_path)
+    world.restart()  # another process finds it again
+    await world.reconciler.reconcile()
+    await world.ask(SECOND, "bob")
+    taken, found = await take(world)
+    assert found == endpoint
+    assert taken.model == f"{FIRST}#{KEYS[SECOND]}"
+    await world.deployments.mark_ready(SECOND, endpoint)
+    await world.reconciler.reconcile()
+    assert world.cluster.starts == []
+    assert world.deployments.replicas(SECOND) == (endpoint,)
+    async with database.read() as session:
+        left = {row.id: row.spare for row in await session.scalars(select(EngineRow))}
+    assert left == {FIRST: None}, "the name that it did not need is forgotten"
+
+
+async def test_the_same_model_joins_the_server_that_was_kept(
+    database: Database, tmp_path: Path
+) -> None:
+    world = Hot(database)
+    await one_torn_down(world, tmp_path)
+    given = await world.deployments.wish(
+        replace(world.deployment(SECOND), artifact_key=KEYS[FIRST])
+    )
+    assert given.server_key == FIRST
+    await world.deployments.apply(given)
+    await world.reconciler.reconcile()
+    assert world.cluster.starts == []
+    assert await world.deployments.list_spares() == []
+
+
+@pytest.mark.parametrize("why", ["time", "shape", "memory", "crash"])
+async def test_a_kept_server_that_helps_nobody_is_stopped(
+    database: Database, tmp_path: Path, why: str
+) -> None:
+    world = Hot(database)
+    if why == "memory":
+        compute = replace(world.adapters.compute, has_memory=lambda: False)
+        world.adapters = replace(world.adapters, compute=compute)
+        world.restart()
+    await world.make_artifact(tmp_path, KEYS[FIRST], LLAMA)
+    if why == "shape":
+        await world.make_artifact(tmp_path, KEYS[FIRST], {**LLAMA, "tie_word_embeddings": True})
+    await world.serve_known(FIRST)
+    await world.submissions.teardown(await world.account(Role.ADMIN), FIRST)
+    if why == "crash":
+        world.cluster.die(deployment_name(FIRST))
+    if why == "time":
+        await world.reconciler.reconcile()
+        assert len(world.cluster.deployments) == 1
+        world.clock.advance(world.settings.hot_engine_s + 1)
+    await world.reconciler.reconcile()
+    assert world.cluster.deployments == {}
+    assert await world.deployments.list_spares() == []
+
+
+async def test_a_kept_server_is_in_the_budget_and_makes_room(
+    database: Database, tmp_path: Path
+) -> None:
+    world = Hot(database, servers=1)
+    await one_torn_down(world, tmp_path, {**LLAMA, "tie_word_embeddings": True})
+    await world.ask(SECOND, "bob")
+    await world.reconciler.reconcile()
+    assert await world.phase(SECOND) is Phase.WAITING
+    assert world.cluster.deployments == {}
+    await world.reconciler.reconcile()
+    assert await world.phase(SECOND) is Phase.STARTING

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guanaco_server.deployments.specs import deployment_name
+from guanaco_server.deployments.swaps import idle_servers
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.scaling.admission import surplus
 from guanaco_server.scaling.budget import (
@@ -186,5 +187,10 @@ def test_servers_of_least_worth_stop_then_those_used_longest_ago(
     running = frozenset(names.values())
     one_left = RoomPlan(taken=Room(1, 1))
     budget = Budget(max_model_servers=2)
-    assert surplus(rows, running, one_left, budget, 2, worth.rank) == {names[stopped]}
-    assert surplus(rows, running, RoomPlan(), budget, 2, worth.rank) == frozenset()
+    idle = idle_servers(rows, ())
+
+    def stops(plan: RoomPlan) -> frozenset[str]:
+        return surplus(rows, idle, idle, running, plan, budget, 2, worth.rank)
+
+    assert stops(one_left) == {names[stopped]}
+    assert stops(RoomPlan()) == frozenset()

@@ -25,6 +25,7 @@ from guanaco_server.clusters.compute import Compute
 from guanaco_server.clusters.federation import Federation, Region
 from guanaco_server.clusters.leadership import AlwaysLeading
 from guanaco_server.clusters.local.cluster import LocalCluster
+from guanaco_server.clusters.local.nursery import has_memory_left
 from guanaco_server.clusters.placement import RegionShare
 from guanaco_server.deployments.model_server import ModelServer
 from guanaco_server.deployments.vllm_server import VllmServer
@@ -179,6 +180,7 @@ def _compute(settings: Settings, data_dir: DataDir, model_server: ModelServer) -
         cache_dir=settings.engine_cache_path.absolute(),
         regions=frozenset(),
         shares_addresses=False,
+        has_memory=has_memory_left,
     )
 
 

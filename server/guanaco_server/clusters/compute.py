@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +18,8 @@ class Compute:
 
     ``python`` is the interpreter that has vLLM and the serializer there, ``cache_dir`` the folder in which a model
     server's machine keeps artifacts. ``regions`` names the clusters, where there are several. With
-    ``shares_addresses`` one address stands for all replicas of a deployment.
+    ``shares_addresses`` one address stands for all replicas of a deployment. ``has_memory`` tells whether servers that nobody
+    uses may stay.
     """
 
     cluster: Cluster
@@ -26,6 +28,7 @@ class Compute:
     cache_dir: Path
     regions: frozenset[str]
     shares_addresses: bool
+    has_memory: Callable[[], bool] = lambda: True
 
     def redacted(self, redaction: Redaction) -> Compute:
         """The same, where whatever jobs and model servers say is cleaned first."""

@@ -10,6 +10,7 @@ platform (``engine_digest``). Deployments that differ only in what each request 
 
 An engine is there as long as a deployment uses it. It is named after the deployment that began it, and the model server
 knows its model by that name (``Deployment.model``). Who uses which is ``deployments.server``, so nothing is counted twice.
+The server of a submission that is torn down may stay without users, as a spare (``swaps.py``).
 A deployment that an earlier version of Guanaco began has no engine here, and is alone.
 """
 
@@ -26,7 +27,7 @@ from guanaco_server.database.commit_order import in_commit_order
 from guanaco_server.deployments import queries
 from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.specs import EngineOptions
-from guanaco_server.deployments.tables import DeploymentRow, EngineRow
+from guanaco_server.deployments.tables import DeploymentRow, EngineRow, SpareServer
 from guanaco_server.deployments.versions import MARK, beside, is_beside, submission_of
 
 
@@ -69,6 +70,7 @@ async def assign(
         own = await queries.by_submission(session, key)
         is_own = own is not None and own.run == deployment.run and own.server_key == found.id
         if is_own or (may_join and not is_beside(key)):
+            found.spare = None
             return found.id
         if is_beside(key):
             found.digest = None
@@ -82,12 +84,16 @@ async def assign(
         session.add(row)
     row.token = row.token or secrets.token_urlsafe(32)
     row.digest, row.run, row.made_at, row.taken_by = digest, deployment.run, now, None
+    row.spare = None
     await session.flush()
     return engine
 
 
 async def exchange(session: AsyncSession, one: str, other: str) -> None:
-    """Let the deployments of each of two engines use the other. A token stays with its server, whatever that holds."""
+    """Let the deployments of each of two engines use the other. A token stays with its server, whatever that holds.
+
+    Where the other one is a spare, the first is left without users and without a server, and is forgotten.
+    """
     first, second = await session.get(EngineRow, one), await session.get(EngineRow, other)
     users, others = await queries.of_engine(session, one), await queries.of_engine(session, other)
     for moved, engine in ((users, other), (others, one)):
@@ -99,6 +105,9 @@ async def exchange(session: AsyncSession, one: str, other: str) -> None:
         await session.flush()  # a digest is unique
         first.digest, second.digest = digests
         first.run, second.run = runs
+        if second.spare is not None:
+            second.spare = None
+            await session.delete(first)
     await session.flush()
 
 
@@ -115,11 +124,29 @@ async def is_shared(session: AsyncSession, row: DeploymentRow) -> bool:
     return engine is not None and engine.digest is not None
 
 
-async def leave(session: AsyncSession, row: DeploymentRow) -> None:
-    """Forget the engine of a deployment that is withdrawn, or is given another one, if nobody else uses it."""
+async def leave(
+    session: AsyncSession, row: DeploymentRow, spare: SpareServer | None = None
+) -> None:
+    """Forget the engine of a deployment that is withdrawn, or is given another one, if nobody else uses it.
+
+    With ``spare`` an engine that others may join stays, without users.
+    """
     await lock(session)
-    if not await queries.others_of_engine(session, row):
+    if await queries.others_of_engine(session, row):
+        return
+    engine = await session.get(EngineRow, row.server_key)
+    if spare is not None and engine is not None and engine.digest is not None:
+        engine.spare = spare
+    else:
         await queries.remove_engine(session, row.server_key)
+
+
+async def end_spare(session: AsyncSession, key: str) -> None:
+    """Forget an engine without users, unless somebody has taken it."""
+    await lock(session)
+    engine = await session.get(EngineRow, key)
+    if engine is not None and engine.spare is not None:
+        await session.delete(engine)
 
 
 async def _new_name(session: AsyncSession, deployment: Deployment) -> str:

@@ -55,6 +55,11 @@ async def open_engine(session: AsyncSession, digest: str) -> EngineRow | None:
     return await session.scalar(select(EngineRow).where(EngineRow.digest == digest))
 
 
+async def spares(session: AsyncSession) -> Sequence[EngineRow]:
+    """Read the engines that stay without users."""
+    return [row for row in await session.scalars(select(EngineRow)) if row.spare is not None]
+
+
 async def remove_engine(session: AsyncSession, engine: str) -> None:
     await session.execute(delete(EngineRow).where(EngineRow.id == engine))
 

@@ -152,11 +152,17 @@ class Reconciler:
         # What changes after this look is seen by the next one: no other server is stopped for want of room.
         self._surplus = await self._admit()
         rows = await self._deployments.list_wishes()
+        spares = {deployment_name(row.id): row.id for row in await self._deployments.list_spares()}
         running = await self._cluster.list_deployments()
-        self._has_work = bool(rows or running or self._tasks)
+        self._has_work = bool(rows or spares or running or self._tasks)
         for users in _by_engine(rows):
             self._spawn(users[0].server_key, self._tend_safely(users, running))
         wished = {deployment_name(row.server_key) for row in rows}
+        wished.update(spares)
+        for name, engine in spares.items():
+            if name in self._surplus or name not in running:
+                logger.info("stopping %s: nobody uses it", name)
+                self._spawn(name, self._end_spare(engine))
         for name in running:
             if name not in wished and name not in self._tasks and self._pace.allows(name):
                 logger.info("stopping %s: nobody wishes for it", name)
@@ -205,6 +211,12 @@ class Reconciler:
             await self._deployments.stop_unwanted(name)
         except OUT_OF_REACH as error:
             logger.warning("%s cannot be stopped, trying again: %s", name, error)
+
+    async def _end_spare(self, engine: str) -> None:
+        try:
+            await self._deployments.end_spare(engine)
+        except OUT_OF_REACH as error:
+            logger.warning("%s cannot be stopped, trying again: %s", engine, error)
 
     async def _tend_safely(self, users: list[DeploymentRow], running: list[str]) -> None:
         """See to the deployments that use one engine; the first leads."""

@@ -61,6 +61,7 @@ def build_deployments(
         engine,
         has_older_gateway,
         is_budgeted,
+        keeps_servers=settings.hot_engines > 0,
     )
     idle = IdleServers(compute.cluster, SwapShapes(store, configs, engine))
     return DeploymentsRoom(

@@ -41,7 +41,7 @@ from guanaco_server.deployments.specs import (
     is_remote,
     model_server_spec,
 )
-from guanaco_server.deployments.tables import DeploymentRow, EngineRow, Phase
+from guanaco_server.deployments.tables import DeploymentRow, EngineRow, Phase, SpareServer
 from guanaco_server.deployments.versions import beside, served_model
 from guanaco_server.engine.artifact_source import URLS_VARIABLE
 from guanaco_server.formats.control import TOKEN_VARIABLE
@@ -76,8 +76,12 @@ class DeploymentService:
         engine: EngineOptions,
         has_older_gateway: HasOlderGateway,
         is_budgeted: bool,
+        keeps_servers: bool,
     ) -> None:
-        """``is_budgeted``: a new deployment waits until there is room for it. While an older gateway runs, no submission joins another's engine."""
+        """With ``keeps_servers`` the server of a submission that is torn down may stay, for the next one of its shape.
+
+        ``is_budgeted``: a new deployment waits until there is room for it. While an older gateway runs, no submission joins another's engine.
+        """
         self._database = database
         self._clock = clock
         self._cluster = cluster
@@ -85,6 +89,7 @@ class DeploymentService:
         self._store = store
         self._engine = engine
         self._has_older_gateway = has_older_gateway
+        self._keeps_servers = keeps_servers
         self._first_phase = Phase.WAITING if is_budgeted else Phase.STARTING
         self.meter = CostMeter(engine.recipes.fleet.prices)
         self.adapters = AdapterPlaces(database, store, model_server, self.look)
@@ -244,16 +249,47 @@ class DeploymentService:
         artifacts = given.artifact_key, given.base_key
         self.note_replicas(given.submission_id, (), given.server_key, artifacts)
 
-    async def withdraw(self, session: AsyncSession, submission_id: str) -> None:
-        """Record in the caller's transaction that this should no longer be served. The reconciler stops the server that nobody uses any more."""
+    async def withdraw(
+        self, session: AsyncSession, submission_id: str, *, is_torn_down: bool = False
+    ) -> None:
+        """Record in the caller's transaction that this should no longer be served. The reconciler stops the server that nobody uses any more.
+
+        The server of one that served well until it was torn down may stay.
+        """
         await self.meter.end(session, submission_id, self._clock.now())
         row = await queries.by_submission(session, submission_id)
         if row is not None:
-            await engines.leave(session, row)
+            await engines.leave(session, row, self._spare_of(row) if is_torn_down else None)
             await self.divide_costs(session, row)
         await queries.remove(session, submission_id)
         self.note_replicas(submission_id, ())
         self.woken.set()
+
+    def _spare_of(self, row: DeploymentRow) -> SpareServer | None:
+        """Return its server as one without users; None if it is not to stay."""
+        is_well = row.phase is Phase.READY and row.endpoints and row.trouble is None
+        is_taken_over = row.base_key is None and not row.is_beside and row.wanted_replicas == 1
+        if not (self._keeps_servers and is_well and is_taken_over):
+            return None
+        return SpareServer(
+            artifact_key=row.artifact_key,
+            max_model_tokens=row.max_model_tokens,
+            quantization=row.quantization,
+            recipe=row.recipe,
+            queue=row.queue,
+            since=self._clock.now(),
+        )
+
+    async def list_spares(self) -> list[EngineRow]:
+        """Return the engines that stay without users."""
+        async with self._database.read() as session:
+            return list(await queries.spares(session))
+
+    async def end_spare(self, engine: str) -> None:
+        """Stop a server without users, unless somebody has taken it meanwhile."""
+        async with self._database.write() as session:
+            await engines.end_spare(session, engine)
+        await self.stop_unwanted(deployment_name(engine))
 
     async def stop_withdrawn(self, submission_id: str) -> None:
         """Stop the server of a deployment that was withdrawn, before returning."""
@@ -310,7 +346,7 @@ class DeploymentService:
                 self._note_renewed(name)
 
     async def take_server(self, submission_id: str, engine: str) -> bool:
-        """Give a server whose deployments all sleep to one that wakes or is new. False if either has changed meanwhile.
+        """Give a server without users, or whose deployments all sleep, to one that wakes or is new. False if either has changed meanwhile.
 
         The reconciler has it swapped for one that wakes, the pipeline stage for one that is new. A private one gets none.
         """
@@ -323,7 +359,9 @@ class DeploymentService:
                 return False
             idle = await queries.of_engine(session, engine)
             siblings = await queries.others_of_engine(session, row)
-            is_free = bool(idle) and all(user.phase is Phase.SLEEPING for user in idle)
+            given = await session.get(EngineRow, engine)
+            is_there = bool(idle) or (given is not None and given.spare is not None)
+            is_free = is_there and all(user.phase is Phase.SLEEPING for user in idle)
             if not is_free or any(other.phase.has_server for other in siblings):
                 return False
             await engines.exchange(session, row.server_key, engine)
@@ -423,7 +461,10 @@ class DeploymentService:
     async def stop_unwanted(self, name: str) -> None:
         """Stop a server that is no longer requested; a requested one is left alone."""
         async with self._locks[name]:
-            if name not in {deployment_name(row.server_key) for row in await self.list_wishes()}:
+            async with self._database.read() as session:
+                wished = {row.server_key for row in await queries.all_rows(session)}
+                wished.update(row.id for row in await queries.spares(session))
+            if name not in map(deployment_name, wished):
                 await self._cluster.delete(name)
 
     async def stop_server(self, server_key: str) -> None:

@@ -17,14 +17,16 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from guanaco.errors import CorruptConfig, StoreUnreachable
 from guanaco_server.artifacts.checking.configs import ArtifactConfigs
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.clusters.cluster import Cluster, ReplicaPhase
+from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.overview import by_engine
 from guanaco_server.deployments.specs import EngineOptions, deployment_name
-from guanaco_server.deployments.tables import DeploymentRow, Phase
+from guanaco_server.deployments.tables import DeploymentRow, EngineRow, Phase, SpareServer
 from guanaco_server.formats.shape import shape_of, swap_refusal
 from guanaco_server.recipes.recipe import ENGINE_QUANTIZATION
 
@@ -45,7 +47,7 @@ class SwapShapes:
         self._engine = engine
         self._shapes: dict[tuple[str, str | None], str | None] = {}
 
-    async def digest(self, row: DeploymentRow) -> str | None:
+    async def digest(self, row: Deployment) -> str | None:
         """Return the same text for deployments whose servers differ in their weights alone; None where a swap is not supported."""
         if row.base_key is not None:  # the adapters there belong to what it holds
             return None
@@ -60,7 +62,7 @@ class SwapShapes:
                 logger.warning("the shape of %s is not known: %s", row.artifact_key[:16], error)
                 return None
         shape = self._shapes[known]
-        if shape is None or row.wanted_replicas != 1 or (row.recipe and row.recipe.gpu_count > 1):
+        if shape is None or row.replicas != 1 or (row.recipe and row.recipe.gpu_count > 1):
             return None
         facts = {
             "shape": shape,
@@ -89,10 +91,14 @@ class SwapShapes:
 
 @dataclass(frozen=True)
 class IdleServer:
-    """A model server that nobody uses: all of its deployments sleep, or were just woken and have no room yet."""
+    """A model server that nobody uses: all of its deployments sleep, or were just woken and have no room yet.
+
+    One without users was a submission's that was torn down: a ``spare``.
+    """
 
     engine: str
-    users: Sequence[DeploymentRow]
+    users: Sequence[DeploymentRow] = ()
+    spare: SpareServer | None = None
 
     @property
     def name(self) -> str:
@@ -101,11 +107,33 @@ class IdleServer:
 
     @property
     def gpu_count(self) -> int:
-        return max(user.gpu_count for user in self.users)
+        return self.spare.gpu_count if self.spare else max(user.gpu_count for user in self.users)
 
     @property
     def used_at(self) -> float:
+        if self.spare is not None:
+            return self.spare.since.timestamp()
         return max((user.last_traffic_at or user.updated_at).timestamp() for user in self.users)
+
+    @property
+    def idle_since(self) -> datetime:
+        return self.spare.since if self.spare else max(user.updated_at for user in self.users)
+
+    @property
+    def deployment(self) -> Deployment:
+        """What it holds, as a deployment of it."""
+        if self.spare is None:
+            return Deployment.of(self.users[0])
+        spare = self.spare
+        return Deployment(
+            self.engine,
+            0,
+            spare.artifact_key,
+            spare.max_model_tokens,
+            spare.quantization,
+            recipe=spare.recipe,
+            queue=spare.queue,
+        )
 
 
 Rank = Callable[[IdleServer], tuple[float, ...]]
@@ -117,14 +145,17 @@ def least_recently_used(server: IdleServer) -> tuple[float, ...]:
 
 
 def idle_servers(
-    rows: Iterable[DeploymentRow], phases: Sequence[Phase] = (Phase.SLEEPING,)
+    rows: Iterable[DeploymentRow],
+    spares: Iterable[EngineRow],
+    phases: Sequence[Phase] = (Phase.SLEEPING,),
 ) -> list[IdleServer]:
-    """Return the servers of which every deployment is in one of these phases, whether they run or not."""
-    return [
+    """Return the spares, and the servers of which every deployment is in one of these phases, whether they run or not."""
+    asleep = [
         IdleServer(engine, users)
         for engine, users in by_engine(rows).items()
         if all(user.phase in phases and user.is_understood for user in users)
     ]
+    return [IdleServer(engine.id, spare=engine.spare) for engine in spares] + asleep
 
 
 class IdleServers:
@@ -135,28 +166,38 @@ class IdleServers:
         self._shapes = shapes
 
     async def find_for(
-        self, row: DeploymentRow, rows: Iterable[DeploymentRow], rank: Rank = least_recently_used
+        self,
+        row: DeploymentRow,
+        rows: Iterable[DeploymentRow],
+        spares: Iterable[EngineRow],
+        rank: Rank = least_recently_used,
     ) -> IdleServer | None:
-        """Return the server that this deployment may take over, the one of the lowest rank. Return None if its own still runs."""
+        """Return the server that this deployment may take over: a spare, or the one of the lowest rank. Return None if its own still runs."""
         if not self._cluster.can_relabel or row.is_beside:
             return None
         running = set(await self._cluster.list_deployments())
         idle = [
             server
-            for server in idle_servers(rows)
+            for server in idle_servers(rows, spares)
             if server.engine != row.server_key and server.name in running
         ]
-        wanted = await self._shapes.digest(row) if idle else None
+        wanted = await self._shapes.digest(Deployment.of(row)) if idle else None
         if wanted is None:
             return None
         own = deployment_name(row.server_key)
         if own in running and await self._runs(own):
             return None
-        for server in sorted(idle, key=rank):
-            held = await self._shapes.digest(server.users[0])
+        for server in sorted(idle, key=lambda one: (bool(one.users), *rank(one))):
+            held = await self._shapes.digest(server.deployment)
             if held == wanted and await self._runs(server.name):
                 return server
         return None
+
+    async def is_usable(self, server: IdleServer) -> bool:
+        """Return whether it runs, and others of its shape could take it over."""
+        if not self._cluster.can_relabel or not await self._runs(server.name):
+            return False
+        return await self._shapes.digest(server.deployment) is not None
 
     async def _runs(self, name: str) -> bool:
         seen = await self._cluster.observe(name)

@@ -31,7 +31,7 @@ class Takeover:
         row = _find(rows, deployment)
         if row is None:
             return deployment
-        donor = await self._idle.find_for(row, rows)
+        donor = await self._idle.find_for(row, rows, await self._deployments.list_spares())
         if donor is not None:
             if await self._deployments.take_server(row.submission_id, donor.engine):
                 logger.info("%s takes over the server of %s", row.submission_id, donor.engine)

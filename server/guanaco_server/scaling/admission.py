@@ -9,15 +9,15 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from guanaco_server.clusters.cluster import Cluster
 from guanaco_server.deployments.backoff import Backoff
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.specs import deployment_name
-from guanaco_server.deployments.swaps import IdleServers, Rank, idle_servers
-from guanaco_server.deployments.tables import DeploymentRow, Phase
+from guanaco_server.deployments.swaps import IdleServer, IdleServers, Rank, idle_servers
+from guanaco_server.deployments.tables import DeploymentRow, EngineRow, Phase
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.budget import Budget, Claim, Room, RoomPlan, Tenant, share
 from guanaco_server.scaling.usage import DeploymentUsage, UsageReader
@@ -26,14 +26,25 @@ from guanaco_server.scaling.worth_plan import WorthPlan, WorthPlanner
 ROUSED = (Phase.WAITING, Phase.WAKING)
 ASKING = (*ROUSED, Phase.SLEEPING)
 
+FOREVER_S = 100 * 365 * 86_400.0
+
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class HotEngines:
+    """How many servers without users stay, for how long (0 is no limit), and whether the machine has memory for them now."""
+
+    most: int = 0
+    keep_s: float = 0.0
+    has_memory: Callable[[], bool] = lambda: True
 
 
 class Admission:
     """Decides who gets room. A deployment with ``feedback_target`` ratings has enough; with 0 none ever has.
 
     ``awake_floor`` says how many submissions are to be awake now. ``planner`` says what each is worth, where that is the policy.
-    ``hot_engines`` servers stay although their deployments sleep.
+    ``hot`` servers stay although nobody uses them.
     """
 
     def __init__(
@@ -47,7 +58,7 @@ class Admission:
         awake_floor: Callable[[], int],
         idle: IdleServers,
         planner: WorthPlanner | None,
-        hot_engines: int,
+        hot: HotEngines,
     ) -> None:
         self._clock = clock
         self._cluster = cluster
@@ -58,7 +69,7 @@ class Admission:
         self._awake_floor = awake_floor
         self._idle = idle
         self._planner = planner
-        self._hot_engines = hot_engines
+        self._hot = hot
         self._pace = Backoff(clock)
 
     async def step(self) -> frozenset[str]:
@@ -68,7 +79,8 @@ class Admission:
         """
         rows = await self._deployments.list_wishes()
         self._pace.forget_all_but({row.submission_id for row in rows if row.phase in ASKING})
-        if not any(row.phase in ASKING for row in rows):
+        spares = await self._deployments.list_spares()
+        if not spares and not any(row.phase in ASKING for row in rows):
             await self._note_yielding(rows, WorthPlan())
             return frozenset()
         usage = await self._usage.read()
@@ -77,22 +89,44 @@ class Admission:
         if await self._make_room(rows, usage, worth):
             rows = await self._deployments.list_wishes()
         rows = await self._take_over(rows, worth)
-        plan = await self._share(rows, usage, worth)
+        plan = await self._share(rows, spares, usage, worth)
         await self._carry_out(plan, rows)
         rows = await self._deployments.list_wishes()
         if plan.victims:
             rows = await self._take_over(rows, worth)
+        return await self._surplus(rows, plan, worth)
+
+    async def _surplus(
+        self, rows: list[DeploymentRow], plan: RoomPlan, worth: WorthPlan
+    ) -> frozenset[str]:
+        idle = idle_servers(
+            rows, await self._deployments.list_spares(), (Phase.SLEEPING, Phase.WAKING)
+        )
+        since = self._clock.now() - timedelta(seconds=self._hot.keep_s or FOREVER_S)
+        has_place = self._cluster.can_relabel and self._hot.has_memory()
+        useful = [
+            server
+            for server in idle
+            if server.idle_since >= since
+            and (server.spare is None or await self._idle.is_usable(server))
+        ]
         return surplus(
             rows,
+            idle,
+            useful,
             frozenset(await self._cluster.list_deployments()),
             plan,
             self._budget,
-            self._hot_engines if self._cluster.can_relabel else 0,
+            self._hot.most if has_place else 0,
             worth.rank,
         )
 
     async def _share(
-        self, rows: list[DeploymentRow], usage: dict[str, DeploymentUsage], worth: WorthPlan
+        self,
+        rows: list[DeploymentRow],
+        spares: list[EngineRow],
+        usage: dict[str, DeploymentUsage],
+        worth: WorthPlan,
     ) -> RoomPlan:
         by_id = {row.submission_id: row for row in rows}
         running = await self._cluster.list_deployments()
@@ -105,7 +139,7 @@ class Admission:
             self._budget,
             _weighed(tenants_of(rows, usage, self._feedback_target), rows, worth),
             _one_an_engine(claims, by_id, having),
-            _leaving(rows, running),
+            _leaving(rows, spares, running),
             self._clock.now(),
         )
 
@@ -144,7 +178,9 @@ class Admission:
     async def _take_over(self, rows: list[DeploymentRow], worth: WorthPlan) -> list[DeploymentRow]:
         """Give those that wait for room the servers of their shape that nobody needs, and return what is so afterwards."""
         for row in [row for row in rows if row.phase in ROUSED]:
-            donor = await self._idle.find_for(row, rows, worth.rank)
+            donor = await self._idle.find_for(
+                row, rows, await self._deployments.list_spares(), worth.rank
+            )
             if donor is None:
                 continue
             if await self._deployments.take_server(row.submission_id, donor.engine):
@@ -208,13 +244,15 @@ class Admission:
 
 def surplus(
     rows: Sequence[DeploymentRow],
+    idle: Sequence[IdleServer],
+    useful: Sequence[IdleServer],
     running: Set[str],
     plan: RoomPlan,
     budget: Budget,
     most: int,
     rank: Rank,
 ) -> frozenset[str]:
-    """Return the names of the running servers without users that are to stop: all but ``most`` of the highest rank that the budget has room for.
+    """Return the names of the running servers without users that are to stop: all but ``most`` of the useful ones, those of the highest rank, that the budget has room for.
 
     A server whose deployments all sleep, or wait for room after a wake, may stay. One that is promised room uses its own.
     """
@@ -224,9 +262,9 @@ def surplus(
         if name in running
         and not any(row.phase.has_server or row.submission_id in plan.promised for row in users)
     }
-    idle = idle_servers(rows, (Phase.SLEEPING, Phase.WAKING))
+    unused.update(server.name for server in idle if server.spare and server.name in running)
     kept, taken = set[str](), plan.taken
-    for server in sorted(idle, key=rank, reverse=True):
+    for server in sorted(useful, key=rank, reverse=True):
         with_it = taken + Room(server.gpu_count, 1)
         if server.name in unused and len(kept) < most and budget.holds(with_it):
             kept.add(server.name)
@@ -234,14 +272,17 @@ def surplus(
     return frozenset(unused - kept)
 
 
-def _leaving(rows: Iterable[DeploymentRow], running: Iterable[str]) -> Room:
+def _leaving(
+    rows: Iterable[DeploymentRow], spares: Iterable[EngineRow], running: Iterable[str]
+) -> Room:
     """Return the room of servers that run and that no deployment should have."""
     by_name = users_by_engine(rows)
+    gpus = {deployment_name(one.id): one.spare.gpu_count for one in spares if one.spare}
     leaving = Room()
     for name in running:
         users = by_name.get(name, [])
         if not any(row.phase.has_server for row in users):
-            leaving += Room(max((row.gpu_count for row in users), default=1), 1)
+            leaving += Room(max((row.gpu_count for row in users), default=gpus.get(name, 1)), 1)
     return leaving
 
 

@@ -11,7 +11,7 @@ from guanaco_server.deployments.overview import DeploymentOverview
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.swaps import IdleServers
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.scaling.admission import Admission
+from guanaco_server.scaling.admission import Admission, HotEngines
 from guanaco_server.scaling.autoscaler import Autoscaler, ScalingPolicy
 from guanaco_server.scaling.budget import Budget
 from guanaco_server.scaling.replicas import CapacityReader, ReplicaLimits
@@ -79,7 +79,7 @@ def build_scaling(
             awake_floor=lambda: policy.schedule.floors(clock.now()).awake,
             idle=idle,
             planner=planner if settings.sleep_policy == "worth" else None,
-            hot_engines=settings.hot_engines,
+            hot=HotEngines(settings.hot_engines, settings.hot_engine_s, compute.has_memory),
         ),
     )
 

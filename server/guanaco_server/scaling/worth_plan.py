@@ -56,7 +56,8 @@ class WorthPlan:
 
     def rank(self, server: IdleServer) -> tuple[float, ...]:
         """Rank servers that nobody uses: by the best worth of their deployments, then by their last use. The lowest goes first."""
-        return max(self.rate(user.submission_id) for user in server.users), server.used_at
+        best = max((self.rate(user.submission_id) for user in server.users), default=0.0)
+        return best, server.used_at
 
 
 @dataclass(frozen=True)

@@ -409,7 +409,8 @@ class SubmissionService:
             if to is Status.TORN_DOWN:
                 await self.rewards.require_unused(session, submission_id)
             if to in (Status.TORN_DOWN, Status.QUEUED, Status.CANCELLED):
-                await self._deployments.withdraw(session, submission_id)
+                is_torn_down = to is Status.TORN_DOWN
+                await self._deployments.withdraw(session, submission_id, is_torn_down=is_torn_down)
                 await self.rollouts.records.cancel(session, submission_id)
             await note_others(self._audit, session, account, row, f"{verb} submission")
             moved = await read_whole(self._deployments, session, row)

@@ -225,7 +225,7 @@ class Nursery:
             self._end.cancel()
         self._end = asyncio.get_running_loop().call_later(KEEP_S, self._let_go)
         self._forget_ended()
-        if self._process is None and self._is_wanted and _has_room():
+        if self._process is None and self._is_wanted and has_memory_left():
             with suppress(OSError):  # a missing engine is reported when it is needed
                 self._process = NurseryProcess(
                     self._folder, self._python, self._environment, marker
@@ -279,5 +279,6 @@ class Nursery:
             )
 
 
-def _has_room() -> bool:
+def has_memory_left() -> bool:
+    """Return whether the machine has memory for a process that only saves time."""
     return psutil.virtual_memory().available >= MIN_AVAILABLE_BYTES
