@@ -2,8 +2,7 @@
 
     serving     the platform, model servers that answer                     the platform's own priority
     starting    model servers until they answer                             lower, and raised when they answer
-    preparing   serializer jobs                                             lower, for good
-                checks and trials of what strangers wrote                   what nobody else wants (SCHED_IDLE)
+    preparing   serializer jobs, checks and trials of what strangers wrote  lower, for good
 
 Linux has two numbers for it. The *nice* value of a process can be lowered by nobody but root, and those who have
 CAP_SYS_NICE or an RLIMIT_NICE. Where the kernel groups processes by session (*autogroup*, sched(7)) it compares only
@@ -15,7 +14,6 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -28,13 +26,6 @@ def lower(pid: int) -> None:
     """Lower the priority of a process, and of what it will start, for good."""
     _set_nice(os.PRIO_PROCESS, pid, _lower_nice())
     _set_group_nice(pid, LOWER_BY)
-
-
-def lower_to_idle(pid: int) -> None:
-    """Let a process have what nobody else wants of the processors, for good: it must end by itself, and hold nothing that others wait for."""
-    lower(pid)
-    with suppress(OSError):  # gone already
-        os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
 
 
 def lower_until_raised(pid: int, by: int = LOWER_BY) -> None:

@@ -290,7 +290,7 @@ def _why(asked: _Asked) -> str:
 def _started(start_child: StartChild, is_trial: bool) -> Child:
     process = start_child(CHILD)
     if is_trial:
-        priority.lower_to_idle(process.pid)
+        priority.lower(process.pid)
     return process
 
 

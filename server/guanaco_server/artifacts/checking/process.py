@@ -297,7 +297,7 @@ def _first_fault(group: BaseExceptionGroup[BaseException]) -> Exception:
 
 def _start(start_child: StartChild) -> Child:
     process = start_child(child.__name__)
-    priority.lower_to_idle(process.pid)  # people who chat come first
+    priority.lower(process.pid)  # people who chat come first
     return process
 
 
