@@ -220,7 +220,9 @@ class Arena:
     def _longest_steps(self) -> dict[str, float]:
         """Return the routes whose steps have computed longest on the event loop, in ms."""
         try:
-            found = STEP.findall(httpx.get(f"{self._up.base_url}/metrics", timeout=60).text)
+            headers = {"Authorization": f"Bearer {self._up.admin_key}"}
+            answer = httpx.get(f"{self._up.base_url}/metrics", headers=headers, timeout=60)
+            found = STEP.findall(answer.raise_for_status().text)
         except httpx.HTTPError:
             return {}
         steps = sorted(((float(seconds), route) for route, seconds in found), reverse=True)
