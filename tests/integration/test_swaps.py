@@ -551,9 +551,8 @@ async def test_a_kept_server_that_helps_nobody_is_stopped(
         compute = replace(world.adapters.compute, has_memory=lambda: False)
         world.adapters = replace(world.adapters, compute=compute)
         world.restart()
-    await world.make_artifact(tmp_path, KEYS[FIRST], LLAMA)
-    if why == "shape":
-        await world.make_artifact(tmp_path, KEYS[FIRST], {**LLAMA, "tie_word_embeddings": True})
+    config = {**LLAMA, "tie_word_embeddings": why == "shape"}
+    await world.make_artifact(tmp_path, KEYS[FIRST], config)
     await world.serve_known(FIRST)
     await world.submissions.teardown(await world.account(Role.ADMIN), FIRST)
     if why == "crash":
