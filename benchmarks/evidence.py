@@ -6,6 +6,8 @@ Seven kinds of seasons, all from one seed, the first three looked at every 500 r
 equal      20 submissions of the same ratio: how often was one ever shown above another?
 differ     ratios from Beta(12, 8), users who differ by their own taste and by the day, and Thompson sampling, which follows what is
            shown: how often was a submission's interval ever beside the mean chance of those who rated it?
+again      one submission, 400 users without a preference who come one after the other, and then rate again up to 30 times each: how often did a sequence at 5 %
+           ever miss the ratio, by each user's first vote, as the product counts, and by the latest one?
 duels      10,000 duels of users with tastes of their own: how often was a strength's interval ever beside what fits all users?
 signals    one submission, a fifth of the conversations rated, and a signal of all of them as a control variate: what it gains, and when it misleads.
 asked      a random fifth is asked for a rating, with signals of all as control variates: is the estimate right, what do they gain, and what do they cost?
@@ -66,6 +68,7 @@ def main() -> None:
     figures = {
         "equal": equal_seasons(chance, options.seasons),
         "differ": differing_seasons(chance, options.seasons),
+        "again": rerated_seasons(chance, options.seasons),
         "duels": duelled_seasons(options.seed, options.seasons),
         "planned duels": planned_seasons(options.seed, options.seasons // PLANNED_FEWER),
         "signals": control_variates.kinds(options.seed, SIGNAL_TIMES * options.seasons),
@@ -130,6 +133,25 @@ def differing_seasons(chance: np.random.Generator, seasons: int) -> dict[str, fl
         "every look, each submission": float(held["every look"].mean()),
         "every look, all": float(held["every look"].all(axis=1).mean()),
     }
+
+
+def rerated_seasons(
+    chance: np.random.Generator, seasons: int, users: int = 400, rounds: int = 30
+) -> dict[str, float]:
+    """Return the share of seasons in which a sequence at 5 % ever missed, looked at after each newcomer and after a quarter of each round."""
+    ratio, threshold = 0.6, -math.log(0.05)
+    votes = chance.random((seasons, users)) < ratio
+    up = np.cumsum(votes, axis=1, dtype=np.int64)
+    total = np.broadcast_to(np.arange(1, users + 1), up.shape)
+    missed = (log_evidence(np.full(up.shape, ratio), up, total) >= threshold).any(axis=1)
+    latest = missed.copy()
+    quarter = users // 4
+    for turn in range(4 * rounds):
+        who = slice(turn % 4 * quarter, (turn % 4 + 1) * quarter)
+        votes[:, who] = chance.random((seasons, quarter)) < ratio
+        now = votes.sum(axis=1, dtype=np.int64)
+        latest |= log_evidence(np.full(seasons, ratio), now, np.full(seasons, users)) >= threshold
+    return {"first votes": float(missed.mean()), "latest votes": float(latest.mean())}
 
 
 def duelled_seasons(seed: int, seasons: int) -> dict[str, float]:
@@ -270,6 +292,8 @@ def show(figures: dict[str, Any]) -> None:
             f"{name:<44}",
             *(f"{x:>14.1%}" if isinstance(x, float) else f"{x:>14}" for x in (one, every)),
         )
+    for name, missed in figures["again"].items():
+        print(f"{'again: sequences that ever missed, ' + name:<58}{missed:>14.1%}")
     for name, one in figures["signals"].items():
         print(f"signals, {name}:", ", ".join(f"{what} {value:.3f}" for what, value in one.items()))
     for kind_of in ("asked", "asked, until settled"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
         LeaderboardRow,
         LeaderboardStability,
         LeaderboardVerdict,
+        ScoreHistory,
+        ScorePoint,
         StabilityPair,
     )
 
@@ -71,6 +73,19 @@ Verdict = Annotated[
 ]
 
 
+HistoryOf = Annotated[
+    str | None,
+    typer.Option(
+        "--history",
+        metavar="ID",
+        help="Show how one submission's score and its interval have come about.",
+    ),
+]
+
+MOST_POINTS = 24  # lines of a history
+PLOT_CHARS = 48
+
+
 @app.command(epilog="Example: guanaco leaderboard --competition autumn --sort retention --watch")
 def leaderboard(
     competition: Of = "open",
@@ -80,13 +95,19 @@ def leaderboard(
     every: Every = 5.0,
     stability: Stability = False,
     verdict: Verdict = False,
+    history: HistoryOf = None,
 ) -> None:
     """Compare all submissions. Needs no key."""
     if as_json and watch:
         raise typer.BadParameter("choose --json or --watch, not both.")
     chosen = [
         name
-        for name, is_on in (("--stability", stability), ("--verdict", verdict), ("--watch", watch))
+        for name, is_on in (
+            ("--stability", stability),
+            ("--verdict", verdict),
+            ("--watch", watch),
+            ("--history", history is not None),
+        )
         if is_on
     ]
     if len(chosen) > 1:
@@ -94,6 +115,10 @@ def leaderboard(
     with connect() as client:
         if verdict:
             show_verdict(client.verdict(competition=competition), as_json=as_json)
+            return
+        if history is not None:
+            found_history = client.score_history(history, competition=competition)
+            show_history(found_history, as_json=as_json)
             return
         if stability:
             show_stability(client.stability(competition=competition), as_json=as_json)
@@ -169,6 +194,66 @@ def _asked_row(row: AskedRatio) -> tuple[object, ...]:
 
 def _between(ratio: float | None, low: float, high: float) -> str:
     return "-" if ratio is None else f"{ratio:.1%} ({low:.1%} to {high:.1%})"
+
+
+def show_history(found: ScoreHistory, *, as_json: bool) -> None:
+    if as_json:
+        console.json(found)
+        return
+    if not found.points:
+        console.say(
+            f"{found.submission_id} has no score in the competition {found.competition} yet."
+        )
+        return
+    points = thinned(found.points)
+    least, most = min(one.low for one in points), max(one.high for one in points)
+    console.table(
+        (
+            "until",
+            "rank>",
+            "score>",
+            "interval",
+            f"from {_score(least, most)} to {_score(most, most)}",
+        ),
+        [
+            (
+                one.at.strftime("%Y-%m-%d %H:%M"),
+                one.rank,
+                _score(one.score, most),
+                f"{_score(one.low, most)} to {_score(one.high, most)}",
+                interval_plot(one, least, most),
+            )
+            for one in points
+        ],
+    )
+    console.say(
+        "Times are UTC. Each interval holds at every look, and for all submissions together."
+    )
+
+
+def thinned(points: Sequence[ScorePoint]) -> list[ScorePoint]:
+    """Return some points, evenly spaced, the first and the last among them."""
+    if len(points) <= MOST_POINTS:
+        return list(points)
+    step = (len(points) - 1) / (MOST_POINTS - 1)
+    return [points[round(place * step)] for place in range(MOST_POINTS)]
+
+
+def interval_plot(point: ScorePoint, least: float, most: float) -> str:
+    """Draw an interval between the least and the greatest end of all."""
+
+    def place(value: float) -> int:
+        return round((value - least) / ((most - least) or 1.0) * (PLOT_CHARS - 1))
+
+    low, high = place(point.low), place(point.high)
+    line = " " * low + "|" + "-" * max(0, high - low - 1) + ("|" if high > low else "")
+    at = min(max(place(point.score), low), high)
+    return line[:at] + "o" + line[at + 1 :]
+
+
+def _score(value: float, most: float) -> str:
+    """Write a ratio as a percentage, and a strength as a whole number."""
+    return f"{value:.1%}" if most <= 1 else f"{value:,.0f}"
 
 
 def show_stability(found: LeaderboardStability, *, as_json: bool) -> None:

@@ -86,3 +86,42 @@ def test_more_looks_cost_more_standard_errors() -> None:
     multiples = [asymptotic_multiple(n, ALPHA) for n in (1, 10, 1_000, 10**6)]
     assert min(multiples) > 2.5
     assert multiples[2] == min(multiples)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "up", "total", "low", "high"),
+    [
+        (0.05, 60, 100, 0.440774, 0.746036),
+        (0.05, 700, 1_000, 0.646985, 0.749662),
+        (0.05, 9_000, 20_000, 0.436200, 0.463852),
+        (0.05 / 64, 60, 100, 0.386723, 0.789922),
+        (0.05 / 64, 700, 1_000, 0.631228, 0.763224),
+        (0.05 / 64, 9_000, 20_000, 0.432893, 0.467186),
+    ],
+)
+def test_widths_are_those_of_ville(
+    alpha: float, up: int, total: int, low: float, high: float
+) -> None:
+    """By ville 0.1.0 (numpy 2.4.6, scipy 1.17.1): ``BernoulliCS(alpha, prior=(1, 1), intersect=False)`` after ``total`` votes.
+
+    Its beta-binomial mixture takes one constant chance for all votes, ours does not.
+    """
+    ours = proportion_sequence(up, total, alpha)
+    assert 0.85 < (ours[1] - ours[0]) / (high - low) < 1.06
+    assert ours == pytest.approx((low, high), abs=0.011)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "users", "multiple"),
+    [
+        (0.05, 100, 3.82322),
+        (0.05, 1_000, 3.03512),
+        (0.05, 50_000, 3.46998),
+        (0.05 / 64, 100, 4.91994),
+        (0.05 / 64, 1_000, 4.26747),
+        (0.05 / 64, 50_000, 4.59265),
+    ],
+)
+def test_asymptotic_multiples_are_those_of_ville(alpha: float, users: int, multiple: float) -> None:
+    """By ville 0.1.0: ``normal_mixture(users, alpha, best_rho(1_000, alpha)) / sqrt(users)``, of which ours takes the closed approximation."""
+    assert asymptotic_multiple(users, alpha) == pytest.approx(multiple, rel=0.02)
