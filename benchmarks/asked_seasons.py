@@ -77,7 +77,10 @@ WORLDS = {
 
 @dataclass(frozen=True)
 class Tried:
-    """A season: the errors of all submissions at the end, their variances as estimated, and whether all sequences always held."""
+    """A season: the mean error of its submissions at the end, their variances as estimated, and whether all sequences always held.
+
+    ``weighed`` is the error of the sums: of all submissions, weighed by their answers.
+    """
 
     plain_error: float
     error: float
@@ -85,6 +88,7 @@ class Tried:
     spread: float
     plain_held: bool
     held: bool
+    weighed: float
 
 
 def kinds(seed: int, seasons: int) -> dict[str, dict[str, float]]:
@@ -98,6 +102,7 @@ def kinds(seed: int, seasons: int) -> dict[str, dict[str, float]]:
             found[name] = {
                 "bias, plain": float(np.mean([one.plain_error for one in tried])),
                 "bias": float(np.mean([one.error for one in tried])),
+                "bias, weighed by answers": float(np.mean([one.weighed for one in tried])),
                 "variance": float(np.mean([one.error**2 for one in tried])) / plain,
                 "variance, as told": float(
                     np.mean([one.spread for one in tried])
@@ -132,7 +137,7 @@ def season(world: World, seed: tuple[int, ...]) -> Tried:
     errors, spreads, held = [], [], []
     for uses_signals in (False, True):
         terms = terms_of(asked, predicted, uses_signals=uses_signals)
-        wrong = spread = 0.0
+        wrong = spread = off = total = 0.0
         is_held = True
         for place in range(len(world.ratios)):
             is_own = (asked.submissions == place).astype(np.float64)
@@ -148,13 +153,15 @@ def season(world: World, seed: tuple[int, ...]) -> Tried:
                 is_held &= bool((evidence[eligible > 0] < -np.log(alpha / 2)).all())
             if answered[-1] > 0:
                 wrong += (up[-1] / answered[-1] - at[-1]) / len(world.ratios)
+            off += float(up[-1] - at[-1] * answered[-1])
+            total += float(answered[-1])
             spread += float(
                 squares[0][-1] - 2 * at[-1] * squares[1][-1] + at[-1] ** 2 * squares[2][-1]
             )
         errors.append(float(wrong))
         spreads.append(spread)
         held.append(is_held)
-    return Tried(errors[0], errors[1], spreads[0], spreads[1], held[0], held[1])
+    return Tried(errors[0], errors[1], spreads[0], spreads[1], held[0], held[1], off / total)
 
 
 def _at_looks(
