@@ -41,6 +41,7 @@ from tests.fixtures.world import eventually
 
 ROOT = Path(__file__).parents[2]
 PYTHON = Path(os.environ.get("GUANACO_ENGINE_PYTHON", ROOT / ".venv-engine" / "bin" / "python"))
+SALT = "somebody's"
 READY_S = 180  # 13 s on an idle machine
 
 pytestmark = [
@@ -189,12 +190,12 @@ async def test_vllm_scores_candidates_by_a_reward_models_artifact(
         assert _shown(process.pid, "NoNewPrivs") == "1"
         prompt = "You: Hello\nLuna:"
         texts = [f"{prompt} I am fine.", f"{prompt} How are you?", f"{prompt} no"]
-        logits = await vllm.classify(endpoint, "tiny_v1", texts)
+        logits = await vllm.classify(endpoint, "tiny_v1", texts, SALT)
         assert [len(each) for each in logits] == [labels] * 3
         scores = [reward_score(each) for each in logits]
         assert scores == pytest.approx([0, LIKED, 0], abs=0.1)
         long = f"no? {'no ' * 2_000}"  # of which it can read the last 512 tokens
-        cut = await vllm.classify(endpoint, "tiny_v1", [f"{long}no", f"{long}no?"])
+        cut = await vllm.classify(endpoint, "tiny_v1", [f"{long}no", f"{long}no?"], SALT)
         assert [reward_score(each) for each in cut] == pytest.approx([0, LIKED], abs=0.1)
         with pytest.raises(ModelServerFault, match="404"):
             await vllm.candidates(

@@ -75,7 +75,10 @@ async def test_choice_and_score_of_the_reward_model_are_kept(
     assert reply["usage"] == {"prompt_tokens": 7, "completion_tokens": 3}, "of all candidates"
     ((endpoint, texts),) = world.model_server.classified
     assert endpoint == f"memory://{REWARD}"
-    (prompt,) = {asked.prompt for asked in world.model_server.generations}
+    (asked,) = {one.cache_salt for one in world.model_server.generations}
+    assert world.model_server.classified_salts == [asked], "of the developer of the chat model"
+    assert asked
+    (prompt,) = {one.prompt for one in world.model_server.generations}
     assert texts == (f"{prompt}Yes.", f"{prompt}A longer answer.", f"{prompt}Yes.")
     async with database.read() as session:
         row = await session.scalar(select(MessageRow).where(MessageRow.id == reply["message_id"]))

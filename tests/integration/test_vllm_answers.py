@@ -71,11 +71,12 @@ async def test_candidates_are_scored_in_one_request_cut_from_the_left() -> None:
         return httpx.Response(200, json={"data": data})
 
     async with serving(answer) as (vllm, endpoint):
-        assert await vllm.classify(endpoint, "judge_v1", ["a", "b"]) == ((1.5,), (-2.0,))
+        assert await vllm.classify(endpoint, "judge_v1", ["a", "b"], "ada's") == ((1.5,), (-2.0,))
     assert asked == [
         {
             "path": "/classify",
             "model": "judge_v1",
+            "cache_salt": "ada's",
             "input": ["a", "b"],
             "use_activation": False,
             "truncate_prompt_tokens": -1,
@@ -121,7 +122,7 @@ async def test_endless_answer_is_read_up_to_its_limit() -> None:
     async with serving(lambda _: httpx.Response(200, content=endless())) as (vllm, endpoint):
         for asked in (
             vllm.candidates(endpoint, Generation("m_v1", "Hi", GenerationParams(best_of=2))),
-            vllm.classify(endpoint, "judge_v1", ["a"]),
+            vllm.classify(endpoint, "judge_v1", ["a"], ""),
             vllm.score(endpoint, "m_v1", "one two"),
             vllm.load(endpoint),
         ):

@@ -223,11 +223,12 @@ async def test_the_stress_check_asks_a_reward_model_what_replies_will(
     server.reward_delay_s = delay_s
     thresholds = Thresholds(1, 1, 1, 0.0)
     stress = StressService(server, FixedClock(), LoadPlan(100, 0.05, 5), thresholds, 0.15)
-    report = await stress.check_reward("memory://judge", "judge_v1", ["Hi", "Ho"])
+    report = await stress.check_reward("memory://judge", "judge_v1", ["Hi", "Ho"], "ada's")
     assert (report.errors, report.is_passed) == (0, is_passed)
     assert report.requests == 5 or not is_passed, "a hopeless load is given up early"
     assert (report.ttft_ms, report.e2e_ms is not None) == (None, True)
     assert {len(texts) for _, texts in server.classified} == {SCORED_AT_ONCE}
+    assert set(server.classified_salts) == {"ada's"}
     if not is_passed:
         assert "in scoring requests took up to" in report.reasons[0]
         assert "allowed 150 ms" in report.reasons[0]

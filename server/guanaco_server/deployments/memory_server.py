@@ -54,6 +54,7 @@ class MemoryModelServer:
         self.adapters: dict[str, set[str]] = {}
         self.adapter_fault: ModelServerFault | None = None
         self.classified: list[tuple[str, tuple[str, ...]]] = []
+        self.classified_salts: list[str] = []
 
     async def is_healthy(self, endpoint: str) -> bool:
         return endpoint not in self.unhealthy
@@ -126,10 +127,11 @@ class MemoryModelServer:
         return Candidates(tuple(replies), prompt_tokens, completion_tokens)
 
     async def classify(
-        self, endpoint: str, model: str, texts: Sequence[str]
+        self, endpoint: str, model: str, texts: Sequence[str], cache_salt: str
     ) -> tuple[tuple[float, ...], ...]:
         """The logits that ``rewards`` gives for each text; it may raise ModelServerFault."""
         self.classified.append((endpoint, tuple(texts)))
+        self.classified_salts.append(cache_salt)
         await asyncio.sleep(self.reward_delay_s)
         if endpoint in self.unhealthy:
             raise ModelServerFault("The model server cannot be reached.")

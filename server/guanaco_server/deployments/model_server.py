@@ -182,9 +182,12 @@ class ModelServer(Protocol):
         ...
 
     async def classify(
-        self, endpoint: str, model: str, texts: Sequence[str]
+        self, endpoint: str, model: str, texts: Sequence[str], cache_salt: str
     ) -> tuple[tuple[float, ...], ...]:
-        """Return a sequence classifier's logits by text and label. Texts are cut from the left to fit. Raises ModelServerFault."""
+        """Return a sequence classifier's logits by text and label. Texts are cut from the left to fit. Raises ModelServerFault.
+
+        Texts of one ``cache_salt`` share cached prefixes, and with no others; an empty one is everybody's.
+        """
         ...
 
     async def score(self, endpoint: str, model: str, text: str) -> tuple[float, ...]:

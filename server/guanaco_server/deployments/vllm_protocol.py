@@ -60,14 +60,18 @@ def request_body(generation: Generation) -> dict[str, Any]:
 
 def _sampling(generation: Generation) -> dict[str, Any]:
     seed = {} if generation.seed is None else {"seed": generation.seed}
-    salt = {"cache_salt": generation.cache_salt} if generation.cache_salt else {}
     return {
         "model": name_of(generation.model),
         "prompt": generation.prompt,
         **sampling_fields(generation.params),
         **seed,
-        **salt,
+        **_salted(generation.cache_salt),
     }
+
+
+def _salted(cache_salt: str) -> dict[str, str]:
+    """vLLM refuses an empty one."""
+    return {"cache_salt": cache_salt} if cache_salt else {}
 
 
 def candidates_body(generation: Generation) -> dict[str, Any]:
@@ -85,8 +89,9 @@ def score_body(model: str, text: str) -> dict[str, Any]:
     }
 
 
-def classify_body(model: str, texts: Sequence[str]) -> dict[str, Any]:
+def classify_body(model: str, texts: Sequence[str], cache_salt: str) -> dict[str, Any]:
     return {
+        **_salted(cache_salt),
         "model": name_of(model),
         "input": list(texts),
         "use_activation": False,  # the logits themselves

@@ -142,9 +142,10 @@ class VllmServer:
         )
 
     async def classify(
-        self, endpoint: str, model: str, texts: Sequence[str]
+        self, endpoint: str, model: str, texts: Sequence[str], cache_salt: str
     ) -> tuple[tuple[float, ...], ...]:
-        body = await self._ask(endpoint, "/classify", classify_body(model, texts), model)
+        asked = classify_body(model, texts, cache_salt)
+        body = await self._ask(endpoint, "/classify", asked, model)
         return read_logits(body, len(texts))
 
     async def score(self, endpoint: str, model: str, text: str) -> tuple[float, ...]:

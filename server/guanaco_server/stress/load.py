@@ -130,8 +130,13 @@ async def measure_reply(
 
 
 async def measure_scores(
-    server: ModelServer, endpoint: str, model: str, texts: Sequence[str], due: float
+    server: ModelServer,
+    endpoint: str,
+    model: str,
+    texts: Sequence[str],
+    cache_salt: str,
+    due: float,
 ) -> RequestResult:
     """Measure one request in which a reward model scores texts."""
-    await server.classify(endpoint, model, texts)
+    await server.classify(endpoint, model, texts, cache_salt)
     return RequestResult(e2e_ms=(time.perf_counter() - due) * 1000)

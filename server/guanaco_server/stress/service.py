@@ -103,13 +103,14 @@ class StressService:
         endpoint: str,
         model: str,
         prompts: Sequence[str],
+        cache_salt: str,
         shared: SharedEngine | None = None,
     ) -> StressReport:
         """Each request scores the candidates of one reply."""
 
         async def measure(prompt: str, due: float) -> RequestResult:
             texts = [prompt + candidate for candidate in CANDIDATES]
-            return await measure_scores(self._model_server, endpoint, model, texts, due)
+            return await measure_scores(self._model_server, endpoint, model, texts, cache_salt, due)
 
         return await self._checked(endpoint, measure, prompts, self._reward_thresholds, shared)
 

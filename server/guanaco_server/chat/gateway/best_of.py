@@ -28,6 +28,7 @@ from guanaco_server.deployments.model_server import (
     ModelServer,
     ModelServerFault,
     NotANumber,
+    cache_salt_of,
     reward_score,
 )
 from guanaco_server.deployments.service import DeploymentService
@@ -147,7 +148,7 @@ class BestOf:
             return Choice(candidates.best())
         prompt = await self._prompt(reward, submission, scene)
         texts = [prompt + candidates.replies[index].text.rstrip() for index in indices]
-        logits = await self._classified(reward, texts)
+        logits = await self._classified(reward, texts, cache_salt_of(submission.developer))
         scores = [reward_score(each) for each in logits]
         best = max(range(len(indices)), key=scores.__getitem__)
         return Choice(indices[best], scores[best])
@@ -174,16 +175,16 @@ class BestOf:
         return scene.prompt
 
     async def _classified(
-        self, reward: RewardModel, texts: Sequence[str]
+        self, reward: RewardModel, texts: Sequence[str], salt: str
     ) -> tuple[tuple[float, ...], ...]:
         """Ask its servers, the nearest first, until one answers."""
         *nearer, last = reward.endpoints
         for endpoint in nearer:
             try:
-                return await self._model_server.classify(endpoint, reward.model, texts)
+                return await self._model_server.classify(endpoint, reward.model, texts, salt)
             except ModelServerFault as fault:
                 logger.debug("%s does not score at %s: %s", reward.serving.id, endpoint, fault)
-        return await self._model_server.classify(last, reward.model, texts)
+        return await self._model_server.classify(last, reward.model, texts, salt)
 
     def _fail(self, reward_id: str, why: str, detail: str, candidates: Candidates) -> Choice:
         self._report_fault(reward_id)

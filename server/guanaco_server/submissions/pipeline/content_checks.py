@@ -122,7 +122,8 @@ class ContentChecks:
             await self._check_replies(run, submission, endpoint, model)
             return
         with await self._place(await self._records.deployment_key(run)):
-            found = await check_scores(self._model_server, endpoint, model, self._deadline_s)
+            salt = cache_salt_of(submission.developer)
+            found = await check_scores(self._model_server, endpoint, model, salt, self._deadline_s)
         await self._records.log(run, Stage.DEPLOY, *found)
 
     async def _check_replies(
@@ -275,12 +276,12 @@ def _cut(text: str) -> str:
 
 
 async def check_scores(
-    model_server: ModelServer, endpoint: str, model: str, deadline_s: float
+    model_server: ModelServer, endpoint: str, model: str, cache_salt: str, deadline_s: float
 ) -> list[str]:
     """Return one sentence for each check. Raise ContentCheckFailed, or ModelServerDied if the server cannot score at all."""
     try:
         async with asyncio.timeout(deadline_s):
-            logits = await model_server.classify(endpoint, model, TEXTS)
+            logits = await model_server.classify(endpoint, model, TEXTS, cache_salt)
     except NotANumber as fault:
         raise ContentCheckFailed(
             f"Content check `numbers` failed: {fault}",

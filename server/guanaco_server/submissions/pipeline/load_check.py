@@ -103,9 +103,9 @@ class LoadCheck:
             said = f"The load that {whose} passed on the same model server is not sent again; some {what} of its own are."
         await self._records.log(run, Stage.STRESS, said)
         model = self._deployments.model_name(await self._records.deployment_key(run))
-        if is_reward:
-            return await self._stress.check_reward(endpoint, model, prompts, shared)
         salt = cache_salt_of(submission.developer)
+        if is_reward:
+            return await self._stress.check_reward(endpoint, model, prompts, salt, shared)
         return await self._stress.check(endpoint, model, prompts, submission.params, salt, shared)
 
     async def _known_load(
