@@ -417,11 +417,15 @@ class StressLoad(BaseModel):
 
 
 class StressBeside(BaseModel):
-    """The load that other submissions put on the same model server during a stress check."""
+    """The load that other submissions put on the same model server during a stress check, and on others of its machine."""
 
     submissions: int = Field(description="Other submissions that shared the model server.")
     mean: float = Field(description="Their requests under way at a time, on average.")
     most: int = Field(description="The most of them that were seen under way at once.")
+    servers: int = Field(
+        default=0,
+        description="Other model servers of the same machine that answered requests meanwhile. The load was not raised beyond the verdict's then.",
+    )
 
 
 class ReusedLoad(BaseModel):
@@ -488,7 +492,8 @@ class StressReport(BaseModel):
         default=[], description="Each request of the load that the verdict rests on."
     )
     beside: StressBeside | None = Field(
-        default=None, description="Null if the model server was not shared."
+        default=None,
+        description="Null if nobody else used the model server or another one of its machine.",
     )
     divergence: Divergence | None = Field(
         default=None,

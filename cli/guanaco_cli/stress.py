@@ -77,7 +77,12 @@ def _print_sharing(report: StressReport) -> None:
             f"Merged and unmerged, the log-probabilities of {found.tokens} tokens differ by {found.mean:.2g} on average,"
             f" {found.largest:.2g} at most; perplexity {found.merged_perplexity:.4g} merged, {found.unmerged_perplexity:.4g} unmerged."
         )
-    if report.beside is not None:
+    if report.beside is not None and report.beside.servers:
+        console.line(
+            f"{report.beside.servers} other model servers of the machine answered requests meanwhile,"
+            " so the load was not raised beyond that of the verdict."
+        )
+    if report.beside is not None and report.beside.submissions:
         console.line(
             f"{report.beside.submissions} other submissions shared the model server;"
             f" beside the check {report.beside.mean:.1f} of their requests were under way, {report.beside.most} at most."

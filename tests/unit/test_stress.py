@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -14,12 +15,13 @@ import pytest
 
 from guanaco.submissions import GenerationParams, StressReport
 from guanaco_server.deployments.memory_server import MemoryModelServer, Script
-from guanaco_server.deployments.model_server import Generation, ModelServerFault
+from guanaco_server.deployments.model_server import Generation, ModelServerFault, ServerLoad
 from guanaco_server.runtime.clock import FixedClock
 from guanaco_server.stress import service
 from guanaco_server.stress.load import Load, RequestResult, arrivals, measure_reply, run_load
 from guanaco_server.stress.service import BEHIND, SLOWER, LoadPlan, StressService
 from guanaco_server.stress.verdict import Thresholds, is_hopeless, judge, percentiles
+from guanaco_server.submissions.pipeline.load_check import on_its_machine
 
 THRESHOLDS = Thresholds(100, 50, 1_000, 0.1)
 GOOD = RequestResult(output_tokens=5, ttft_ms=10, tpot_ms=2, e2e_ms=20)
@@ -151,8 +153,12 @@ class Queue:
 
 
 async def checked(
-    monkeypatch: pytest.MonkeyPatch, service_s: float, plan: LoadPlan
+    monkeypatch: pytest.MonkeyPatch,
+    service_s: float,
+    plan: LoadPlan,
+    beside: Mapping[str, ServerLoad] | None = None,
 ) -> StressReport:
+    """``beside`` are the loads of other model servers of the machine."""
     queue = Queue(service_s)
 
     async def served(_server: object, _endpoint: str, _model: object, due: float) -> RequestResult:
@@ -165,8 +171,12 @@ async def checked(
     monkeypatch.setattr(service, "measure_reply", served)
     monkeypatch.setattr(service, "run_load", run_alone)
     thresholds = Thresholds(500, 50, 1_000)
-    stress = StressService(MemoryModelServer(), FixedClock(), plan, thresholds, 1)
-    return await stress.check("memory://x", "x", ["Hi"], GenerationParams(), "salt")
+    server, others = MemoryModelServer(), beside or {}
+    server.loads |= others
+    stress = StressService(server, FixedClock(), plan, thresholds, 1)
+    return await stress.check(
+        "memory://x", "x", ["Hi"], GenerationParams(), "salt", others=list(others)
+    )
 
 
 @pytest.mark.slow
@@ -183,6 +193,28 @@ async def test_fast_server_is_judged_higher_and_its_knee_found(
     assert rates[-1] >= 240, "250 a second are all that it can do"
     assert report.loads[-1].why in (SLOWER, BEHIND)
     assert report.capacity in (1, 2)
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+async def test_no_knee_is_sought_while_others_of_the_machine_serve(
+    monkeypatch: pytest.MonkeyPatch, is_busy: bool
+) -> None:
+    beside = {"memory://busy": ServerLoad(int(is_busy), 0), "memory://quiet": ServerLoad(0, 0)}
+    report = await checked(monkeypatch, 0.004, LoadPlan(2, 0.1, 6), beside)
+    assert report.is_passed
+    assert (len(report.loads) == 1) is is_busy
+    assert (report.beside is not None) is is_busy
+    if report.beside is not None:
+        assert (report.beside.servers, report.beside.submissions) == (1, 0)
+        assert report.capacity == 1, "by Little's law, of the verdict's load"
+
+
+def test_servers_share_a_machine_where_their_addresses_are_loopback() -> None:
+    here, beside, away = "http://127.0.0.1:21000", "http://127.0.0.1:21001", "http://10.0.0.7:8000"
+    known = {here, beside, away, "memory://x", "http://pods.example:8000/a"}
+    assert on_its_machine(here, known) == [beside]
+    assert on_its_machine(away, known) == []
+    assert on_its_machine("memory://x", known) == []
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -104,6 +105,10 @@ class DeploymentService:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._has_reconciler = True
         self.woken = asyncio.Event()  # the reconciler looks at once when it is set
+
+    def all_replicas(self) -> frozenset[str]:
+        """Return the endpoints of all model servers that this process knows to answer."""
+        return frozenset(chain.from_iterable(self._replicas.values()))
 
     def replicas(self, submission_id: str) -> tuple[str, ...]:
         """Return the base URLs of the ready servers, in a stable order."""

@@ -4,14 +4,15 @@ The verdict rests on as many requests as a 95th percentile needs, at a rate of a
 must bear. It is asked for more if it can: the requests then take seconds instead of half a minute, and a server that
 keeps to its limits at a higher rate does so at a lower one. What misses one there, even once, gets a lower rate.
 Then the rate is doubled, for a second each, until the server's knee: the rate at which it misses a limit, or a reply
-takes twice as long.
+takes twice as long. Where others use the server, or another one of its machine, the knee is not sought, for it is found
+by disturbing them: the capacity is then the requests that the verdict's load kept under way (Little's law).
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from guanaco.submissions import (
@@ -91,12 +92,16 @@ class StressService:
         params: GenerationParams,
         cache_salt: str,
         shared: SharedEngine | None = None,
+        others: Sequence[str] = (),
     ) -> StressReport:
+        """``others`` are the endpoints of other model servers on the same machine."""
+
         async def measure(prompt: str, due: float) -> RequestResult:
             generation = Generation(model, prompt, params, cache_salt=cache_salt)
             return await measure_reply(self._model_server, endpoint, generation, due)
 
-        return await self._checked(endpoint, measure, prompts, self._thresholds, shared)
+        beside = BesideLoad(self._model_server, endpoint, shared, others)
+        return await self._checked(beside, measure, prompts, self._thresholds, shared)
 
     async def check_reward(
         self,
@@ -105,6 +110,7 @@ class StressService:
         prompts: Sequence[str],
         cache_salt: str,
         shared: SharedEngine | None = None,
+        others: Sequence[str] = (),
     ) -> StressReport:
         """Each request scores the candidates of one reply."""
 
@@ -112,34 +118,34 @@ class StressService:
             texts = [prompt + candidate for candidate in CANDIDATES]
             return await measure_scores(self._model_server, endpoint, model, texts, cache_salt, due)
 
-        return await self._checked(endpoint, measure, prompts, self._reward_thresholds, shared)
+        beside = BesideLoad(self._model_server, endpoint, shared, others)
+        return await self._checked(beside, measure, prompts, self._reward_thresholds, shared)
 
     async def _checked(
         self,
-        endpoint: str,
+        beside: BesideLoad,
         measure: Measure,
         prompts: Sequence[str],
         thresholds: Thresholds,
         shared: SharedEngine | None,
     ) -> StressReport:
-        if shared is None:
-            return await self._loaded(_Check(measure, prompts, thresholds, self._clock))
-        beside = BesideLoad(self._model_server, endpoint, shared)
         check = _Check(beside.placed(measure), prompts, thresholds, self._clock)
         async with beside.watched():
-            report = await check.own_requests(shared.known) if shared.known else None
+            known = shared.known if shared else None
+            report = await check.own_requests(known) if known else None
             if report is None:
-                report = await self._loaded(check, seeks_knee=False)
+                report = await self._loaded(check, beside)
+        if beside.is_alone:
+            return report
         told = beside.told()
         reasons = [*report.reasons, _sentence(told)] if report.reasons else []
         return report.model_copy(update={"beside": told, "reasons": reasons})
 
-    async def _loaded(self, check: _Check, *, seeks_knee: bool = True) -> StressReport:
-        """Send the loads. The knee is not sought where others use the server: it is found by disturbing them."""
+    async def _loaded(self, check: _Check, beside: BesideLoad) -> StressReport:
         started = time.perf_counter()
         report = await check.verdict(self.plan)
-        if seeks_knee and report.is_passed and report.e2e_ms is not None:
-            await check.find_knee(report)
+        if report.is_passed:
+            await check.find_knee(report, lambda: beside.is_alone)
         return report.model_copy(
             update={
                 "duration_s": time.perf_counter() - started,
@@ -175,11 +181,14 @@ class _Check:
         self._note(report)
         return report
 
-    async def find_knee(self, base: StressReport) -> None:
-        """Double the rate until the server misses a limit or its replies take twice as long."""
-        assert base.e2e_ms is not None, "it has answered"
+    async def find_knee(self, base: StressReport, may_go_on: Callable[[], bool]) -> None:
+        """Double the rate until the server misses a limit or its replies take twice as long, or while it may go on."""
+        if base.e2e_ms is None:
+            return
         rate, slowest_ms = base.offered_rate, KNEE * base.e2e_ms.p50
         for _ in range(DOUBLINGS):
+            if not may_go_on():
+                return
             rate *= 2
             most = min(base.requests, max(1, round(rate * DOUBLED_S)))
             report, behind = await self._judged(Load(rate, most))
@@ -250,4 +259,8 @@ class _Check:
 
 
 def _sentence(beside: StressBeside) -> str:
+    if not beside.submissions:
+        return (
+            f"Meanwhile {beside.servers} other model servers of the same machine answered requests."
+        )
     return f"Beside it {beside.submissions} other submissions used the model server, with {beside.mean:.1f} requests under way on average and {beside.most} at most."

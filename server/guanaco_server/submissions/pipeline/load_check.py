@@ -1,6 +1,6 @@
 """The stress check of a submission: a load of its own, or one that a submission of the same engine has passed lately.
 
-alone on its engine              a load, and the knee
+alone on its engine              a load, and the knee unless other model servers of the machine answer requests meanwhile
 others use the engine            its requests take places as users' turns do (stress/sharing.py)
   one of them passed lately,     a few requests of its own, with its prompts and parameters; if these keep to every
   and asked as much of a request limit, the figures are that one's, and the report says so
@@ -10,9 +10,12 @@ the server went away meanwhile   no verdict: the stage begins again once it is b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 from guanaco.errors import ModelServerLost
 from guanaco.submissions import Stage, StressReport, Submission, SubmissionKind
@@ -104,9 +107,12 @@ class LoadCheck:
         await self._records.log(run, Stage.STRESS, said)
         model = self._deployments.model_name(await self._records.deployment_key(run))
         salt = cache_salt_of(submission.developer)
+        others = on_its_machine(endpoint, self._deployments.all_replicas())
         if is_reward:
-            return await self._stress.check_reward(endpoint, model, prompts, salt, shared)
-        return await self._stress.check(endpoint, model, prompts, submission.params, salt, shared)
+            return await self._stress.check_reward(endpoint, model, prompts, salt, shared, others)
+        return await self._stress.check(
+            endpoint, model, prompts, submission.params, salt, shared, others
+        )
 
     async def _known_load(
         self, submission: Submission, siblings: Sequence[tuple[str, int]]
@@ -135,6 +141,19 @@ class LoadCheck:
                 return True
             await asyncio.sleep(LOOK_S)
         return since is None
+
+
+def on_its_machine(endpoint: str, endpoints: Collection[str]) -> list[str]:
+    """Return those others that share its processors, by their addresses: on this machine all are on loopback."""
+    if not _is_loopback(endpoint):
+        return []
+    return sorted(one for one in endpoints if one != endpoint and _is_loopback(one))
+
+
+def _is_loopback(endpoint: str) -> bool:
+    with suppress(ValueError):  # a name, or no address
+        return ip_address(urlsplit(endpoint).hostname or "").is_loopback
+    return False
 
 
 def _asked_as_much(row: SubmissionRow, submission: Submission) -> bool:
