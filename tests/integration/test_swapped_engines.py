@@ -1,4 +1,4 @@
-"""Real vLLM takes another model's weights in place; ``make bench-swap`` does it with every row of formats/shape.py's table."""
+"""Real vLLM takes another model's weights in place, for every row of formats/shape.py's table."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.swap.shapes import ROWS, bench_shapes
 from guanaco_server.artifacts.stores.local import LocalStore
 from guanaco_server.artifacts.stores.s3 import S3Store
 from guanaco_server.artifacts.stores.store import ArtifactStore
@@ -15,8 +16,9 @@ from guanaco_server.clusters.cluster import ReplicaPhase
 from guanaco_server.demo.hub_server import LocalHub
 from guanaco_server.deployments.model_server import HoldsAnotherModel, ModelServerFault
 from guanaco_server.formats.manifest import TENSORS_NAME
+from guanaco_server.formats.shape import SWAPPABLE, swap_refusal
 from tests.fixtures.artifacts import flip_byte
-from tests.fixtures.named_models import LLAMA, make_named_repo
+from tests.fixtures.named_models import LLAMA, Family, make_named_repo
 from tests.fixtures.s3 import moto
 from tests.fixtures.serializer_jobs import job_for, make_artifact, source_of
 from tests.fixtures.swapping import Servers, servers
@@ -27,6 +29,7 @@ PYTHON = Path(os.environ.get("GUANACO_ENGINE_PYTHON", ROOT / ".venv-engine" / "b
 TOKENS = (301, 302)
 KEYS = ("01" * 32, "02" * 32)
 CACHE_BYTES = 1024**3
+PARTS = 3  # of the table's rows, each of which ends within the suite's limit on a busy machine
 
 pytestmark = [
     pytest.mark.engine,
@@ -46,9 +49,44 @@ async def make_artifacts(folder: Path, store: ArtifactStore) -> list[str]:
     return texts
 
 
+def config_of(family: Family) -> dict[str, object]:
+    return {"architectures": [family.architecture], **family.config}
+
+
 async def has_ended(each: Servers, name: str) -> bool:
     state = await each.cluster.observe(name)
     return state is not None and state.phase is ReplicaPhase.EXITED
+
+
+def test_the_rows_that_are_tried_are_the_table() -> None:
+    supported = {
+        (row.family.architecture, row.quantization)
+        for row in ROWS
+        if not swap_refusal(config_of(row.family), row.quantization)
+    }
+    assert supported == {
+        (architecture, quantization)
+        for architecture, quantizations in SWAPPABLE.items()
+        for quantization in quantizations
+    }
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+async def test_every_row_of_the_table_is_right_after_a_swap(
+    tmp_path: Path, subtests: pytest.Subtests, part: int
+) -> None:
+    """A server is swapped there and back, and its replies are those that it began with. ``make bench-swap`` tries too what is refused."""
+    rows = ROWS[part::PARTS]
+    found = await bench_shapes(tmp_path, PYTHON, rows, is_quick=True)
+    for row in rows:
+        with subtests.test(row.name):
+            told, why = found[row.name], swap_refusal(config_of(row.family), row.quantization)
+            if why:
+                assert why in str(told["refusal"])
+            else:
+                assert told["refusal"] is None
+                assert told["is_equal"], "to the last digit"
+                assert not told["is_the_old"]
 
 
 async def test_replies_after_a_swap_equal_those_of_a_fresh_server(tmp_path: Path) -> None:

@@ -38,8 +38,16 @@ USED: dict[str, list[str]] = {
     "vllm.v1.engine.async_llm:AsyncLLM.shutdown": ["timeout"],
     "vllm.v1.engine.async_llm:AsyncLLM.collective_rpc": ["method", "kwargs"],
     "vllm.v1.engine.async_llm:AsyncLLM.reset_prefix_cache": [],
+    "vllm.v1.engine.async_llm:AsyncLLM.sleep": ["level"],
+    "vllm.v1.engine.async_llm:AsyncLLM.wake_up": [],
+    "vllm.platforms.interface:Platform.is_sleep_mode_available": [],
+    "vllm.engine.arg_utils:AsyncEngineArgs.enable_sleep_mode": [],
     "vllm.v1.engine.async_llm:AsyncLLM.generate": ["prompt", "sampling_params", "request_id"],
     "vllm.v1.worker.gpu_model_runner:GPUModelRunner.reload_weights": ["weights_iterator"],
+    "vllm.v1.worker.gpu_model_runner:GPUModelRunner.get_model": [],
+    "vllm.v1.worker.gpu_model_runner:GPUModelRunner.reset_lora_state": [],
+    "vllm.v1.worker.gpu_model_runner:GPUModelRunner.reset_encoder_cache": [],
+    "vllm.v1.worker.gpu_model_runner:GPUModelRunner.reset_mm_cache": [],
     "vllm.entrypoints.openai.models.serving:OpenAIServingModels.load_lora_adapter": ["request"],
     "vllm.entrypoints.openai.models.serving:OpenAIServingModels.unload_lora_adapter": ["request"],
     "vllm.usage.usage_lib:UsageContext.OPENAI_API_SERVER": [],
@@ -69,6 +77,33 @@ import json, sys
 from vllm.model_executor.models import ModelRegistry
 from vllm.model_executor.models.interfaces import supports_lora
 print(json.dumps([one for one in sys.argv[1:] if not supports_lora(ModelRegistry.models[one].load_model_cls())]))
+"""
+
+LAYOUT = """
+import json
+from torch import empty, nn, zeros
+from vllm.model_executor.layers.linear import UnquantizedLinearMethod
+from vllm.model_executor.model_loader.reload.layerwise import record_metadata_for_reloading
+from guanaco_server.engine.vllm_internals import keeps_layout
+
+def packed(weight):
+    return lambda x, weight_, bias: weight
+
+def plain(x, weight, bias):
+    return nn.functional.linear(x, weight, bias)
+
+layer = nn.Linear(4, 4, bias=False)
+model = nn.Sequential(layer)
+layer.quant_method = UnquantizedLinearMethod.__new__(UnquantizedLinearMethod)
+record_metadata_for_reloading(model)
+said = {"nothing decided": keeps_layout(model)}
+layer.cpu_linear = plain
+said["by torch"] = keeps_layout(model)
+layer.cpu_linear = packed(zeros(4, 4))
+said["packed beside"] = keeps_layout(model)
+layer.cpu_linear, layer.weight = plain, nn.Parameter(empty(0))
+said["packed away"] = keeps_layout(model)
+print(json.dumps(said))
 """
 
 pytestmark = pytest.mark.engine
@@ -113,3 +148,10 @@ def test_vllm_adds_adapters_to_the_architectures_that_we_name(
 ) -> None:
     refused = json.loads(engine_interpreter.run(SUPPORT, *ARCHITECTURES).splitlines()[-1])
     assert refused == []
+
+
+def test_weights_are_reloaded_in_place_only_where_nothing_is_packed(
+    engine_interpreter: EngineInterpreter,
+) -> None:
+    said = json.loads(engine_interpreter.run(LAYOUT).splitlines()[-1])
+    assert [why for why, is_in_place in said.items() if is_in_place] == ["by torch"]

@@ -2,12 +2,19 @@
 
     GET  /health            with the header X-Guanaco-Artifact: the key of the artifact that it holds
     POST /guanaco/swap      take another artifact's weights; only for the platform, which has the server's token
+    POST /guanaco/sleep     leave the GPU's memory, and come back with POST /guanaco/wake or a swap; only for the platform
     POST /guanaco/adapters  hold an adapter on this artifact too, or forget one (engine/adapters.py); only for the platform
     anything else           answered only if the request expects the artifact that is there, else 409
 
     serving ──▶ draining ──▶ loading ──▶ serving (the new artifact)
        ▲            │            └──▶ broken: ends itself, and is replaced by a new process
        └────────────┘  too long, or another shape: nothing has changed
+
+    serving ──▶ draining ──▶ sleeping ── wake: the artifact that it kept (level 1 only) ──▶ serving
+                                 └────── swap: any artifact of its shape ──▶ loading ──▶ serving
+
+Level 1 of vLLM's sleep keeps the weights in the machine's memory, level 2 keeps none. There are no levels on a CPU: the order
+to sleep is refused there, and nothing changes.
 
 A request that was let in keeps its model until its answer is complete: weights change only while none is open. One without
 the header is answered until the first swap: a gateway of the version before cannot know what is here afterwards.
@@ -22,8 +29,8 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -35,7 +42,9 @@ from guanaco_server.formats.control import (
     ADAPTERS_HEADER,
     ADAPTERS_PATH,
     ARTIFACT_HEADER,
+    SLEEP_PATH,
     SWAP_PATH,
+    WAKE_PATH,
 )
 from guanaco_server.formats.shape import shape_of, swap_refusal
 
@@ -44,6 +53,7 @@ OPEN_PATHS = frozenset(
     {"/health", "/metrics", "/ping", "/version", "/load"}
 )  # say nothing of the model
 POLL_S = 0.005
+KEEPS_WEIGHTS, KEEPS_NOTHING = 1, 2  # vLLM's levels of sleep
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -60,6 +70,7 @@ class State(StrEnum):
     SERVING = "serving"
     DRAINING = "draining"
     LOADING = "loading"
+    SLEEPING = "sleeping"
     BROKEN = "broken"
 
 
@@ -72,10 +83,25 @@ class SwapRefused(Exception):  # answered with 409: the server serves what it se
 
 
 class Weights(Protocol):
-    """The engine, as far as a swap needs it."""
+    """The engine, as far as a swap and sleep need it."""
 
-    async def load(self, source: ArtifactSource, found: ModelFolder) -> None:
-        """Take the weights, forget what was computed with the old ones, and generate a token."""
+    @property
+    def can_sleep(self) -> bool: ...
+
+    async def sleep(self, level: int) -> None:
+        """Leave the GPU's memory. Level 1 keeps the weights in the machine's, level 2 does not."""
+        ...
+
+    async def wake(self) -> None:
+        """Take the memory again, and forget what was computed before; after level 2 the weights are to be loaded."""
+        ...
+
+    async def generate(self) -> None:
+        """Generate a token. Raises an error if it cannot."""
+        ...
+
+    async def load(self, source: ArtifactSource, found: ModelFolder) -> dict[str, float]:
+        """Take the weights, forget what was computed with the old ones, and generate a token; return the seconds of each part."""
         ...
 
 
@@ -91,6 +117,22 @@ class SwapRequest:
         given = json.loads(body)
         urls = {str(path): str(url) for path, url in dict(given.get("urls", {})).items()}
         return SwapRequest(ArtifactSource(str(given["artifact"]), urls), float(given["drain_s"]))
+
+
+@dataclass(frozen=True)
+class SleepOrder:
+    """How deep to sleep, and how long open replies may take before it."""
+
+    level: int
+    drain_s: float
+
+    @staticmethod
+    def read(body: bytes) -> SleepOrder:
+        given = json.loads(body)
+        level = int(given["level"])
+        if level not in (KEEPS_WEIGHTS, KEEPS_NOTHING):
+            raise ValueError("no such level")
+        return SleepOrder(level, float(given["drain_s"]))
 
 
 @dataclass(frozen=True)
@@ -130,6 +172,7 @@ class ServedArtifact:
         self._token = token.encode()
         self._open = 0
         self._has_swapped = False
+        self._sleep_level = 0
         self._held = ExitStack()
         self._lock = asyncio.Lock()
 
@@ -147,24 +190,36 @@ class ServedArtifact:
     def leave(self) -> None:
         self._open -= 1
 
-    async def swap(self, order: SwapRequest, weights: Weights) -> None:
-        """Hold this artifact afterwards. SwapRefused if it still holds the one before; any other error has broken it."""
+    async def swap(self, order: SwapRequest, weights: Weights) -> dict[str, float]:
+        """Hold this artifact afterwards; return the seconds of each part.
+
+        SwapRefused if it still holds the one before; any other error has broken it.
+        """
         async with self._lock:
             if order.source.key == self.key and self.state is State.SERVING:
-                return
-            held = ExitStack()
+                return {}
+            if order.source.key == self.key and self._sleep_level == KEEPS_WEIGHTS:
+                await self._awake(weights)
+                return {}
+            held, began = ExitStack(), time.perf_counter()
             try:
                 found = await asyncio.to_thread(self._open_matching, order.source, held)
+                parts = {"open_s": time.perf_counter() - began}
+                began = time.perf_counter()
                 await self._drain(order.drain_s)
+                parts["drain_s"] = time.perf_counter() - began
             except ArtifactError as error:
                 await asyncio.to_thread(held.close)
                 raise SwapRefused(str(error)) from None
             except BaseException:
                 await asyncio.to_thread(held.close)
                 raise
-            self.state, self._has_swapped = State.LOADING, True
+            was_asleep, self.state, self._has_swapped = self._sleep_level, State.LOADING, True
+            self._sleep_level = 0
             try:
-                await weights.load(order.source, found)
+                if was_asleep:
+                    await weights.wake()
+                parts |= await weights.load(order.source, found)
             except BaseException:
                 self.state = State.BROKEN
                 held.close()
@@ -172,11 +227,52 @@ class ServedArtifact:
             before, self._held = self._held, held
             self.key, self.state = order.source.key, State.SERVING
             await asyncio.to_thread(before.close)
+            return parts
+
+    async def sleep(self, order: SleepOrder, weights: Weights) -> None:
+        """Leave the GPU's memory once all replies are complete. SwapRefused where it cannot; any other error has broken it."""
+        async with self._lock:
+            if self.state is State.SLEEPING and self._sleep_level == order.level:
+                return
+            if not weights.can_sleep:
+                raise SwapRefused("Its engine cannot sleep: only one on a GPU can.")
+            if self.state is not State.SERVING:
+                raise SwapRefused(f"It is {self.state}.")
+            await self._drain(order.drain_s)
+            with self._broken_by_errors():
+                await weights.sleep(order.level)
+            self.state, self._sleep_level = State.SLEEPING, order.level
+
+    async def wake(self, weights: Weights) -> None:
+        """Serve again the artifact that it kept. SwapRefused where it has kept none; any other error has broken it."""
+        async with self._lock:
+            if self.state is State.SERVING:
+                return
+            if self.state is not State.SLEEPING:
+                raise SwapRefused(f"It is {self.state}.")
+            if self._sleep_level != KEEPS_WEIGHTS:
+                raise SwapRefused("It has kept no weights: a swap wakes it.")
+            await self._awake(weights)
+
+    async def _awake(self, weights: Weights) -> None:
+        self.state = State.LOADING
+        with self._broken_by_errors():
+            await weights.wake()
+            await weights.generate()
+        self.state, self._sleep_level = State.SERVING, 0
+
+    @contextmanager
+    def _broken_by_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.state = State.BROKEN
+            raise
 
     def _open_matching(self, source: ArtifactSource, held: ExitStack) -> ModelFolder:
         if self.adapters is not None:
             raise SwapRefused("It serves adapters, which belong to the artifact that it holds.")
-        if self.state is not State.SERVING:
+        if self.state not in (State.SERVING, State.SLEEPING):
             raise SwapRefused(f"It is {self.state}.")
         found = held.enter_context(self._open_folder(source))
         manifest = read_manifest(found.path)
@@ -191,6 +287,8 @@ class ServedArtifact:
 
     async def _drain(self, limit_s: float) -> None:
         """Let no request in, and wait until the open ones are answered."""
+        if self.state is State.SLEEPING:
+            return
         self.state = State.DRAINING
         deadline = time.monotonic() + limit_s
         while self._open:
@@ -215,6 +313,8 @@ class ControlLayer:
         path = scope["path"]
         if path == SWAP_PATH:
             await _answer_swap(served, server.engine_client, scope, receive, send)
+        elif path in (SLEEP_PATH, WAKE_PATH):
+            await _answer_sleep(served, server.engine_client, scope, receive, send)
         elif path == ADAPTERS_PATH and served.adapters is not None:
             await _answer_adapter(served, served.adapters, server, scope, receive, send)
         elif path in OPEN_PATHS:
@@ -250,7 +350,7 @@ async def _answer_swap(
     # It goes on if the platform is gone meanwhile: half a swap is none.
     work = asyncio.create_task(served.swap(order, EngineWeights(engine)), name="swap")
     try:
-        await asyncio.shield(work)
+        parts = await asyncio.shield(work)
     except SwapRefused as error:
         await _answer(send, 409, str(error))
     except StillBusy as error:
@@ -261,8 +361,43 @@ async def _answer_swap(
         os.kill(os.getpid(), signal.SIGTERM)
     else:
         took_s = time.monotonic() - started
-        logger.info("Swapped to %s in %.3f s", order.source.uri, took_s)
-        await _send(send, 200, {"artifact": served.key, "seconds": took_s})
+        told = {name: round(value, 4) for name, value in parts.items()}
+        logger.info("Swapped to %s in %.3f s: %s", order.source.uri, took_s, told)
+        await _send(send, 200, {"artifact": served.key, "seconds": took_s, "parts": told})
+
+
+async def _answer_sleep(
+    served: ServedArtifact, engine: Any, scope: Scope, receive: Receive, send: Send
+) -> None:
+    if scope["method"] != "POST" or not served.is_authorized(
+        (_header(scope, b"authorization") or "").encode()
+    ):
+        await _answer(send, 404, "Not Found")
+        return
+    from guanaco_server.engine.vllm_internals import EngineWeights
+
+    weights = EngineWeights(engine)
+    try:
+        if scope["path"] == WAKE_PATH:
+            turn = served.wake(weights)
+        else:
+            turn = served.sleep(SleepOrder.read(await _body(receive)), weights)
+    except (ValueError, KeyError, TypeError):
+        await _answer(send, 400, "The order cannot be read.")
+        return
+    try:
+        # It goes on if the platform is gone meanwhile, as a swap does.
+        await asyncio.shield(asyncio.create_task(turn, name="sleep or wake"))
+    except SwapRefused as error:
+        await _answer(send, 409, str(error))
+    except StillBusy as error:
+        await _answer(send, 503, str(error))
+    except Exception as error:  # whatever it was, what is in the memory is not known
+        logger.exception("It could not sleep or wake; this server ends")
+        await _answer(send, 500, f"{type(error).__name__}: {error}")
+        os.kill(os.getpid(), signal.SIGTERM)
+    else:
+        await _send(send, 200, {"artifact": served.key, "state": served.state})
 
 
 async def _answer_adapter(

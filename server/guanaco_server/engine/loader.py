@@ -103,11 +103,11 @@ class SwappingWorker:
 
     def guanaco_reload(
         self, artifact: str, urls: dict[str, str], folder: str, is_cached: bool
-    ) -> None:
-        """Raises an error where the tensors cannot be had; the model is then of no use any more."""
+    ) -> dict[str, float]:
+        """Return the seconds of each part. Raises an error where the tensors cannot be had; the model is then of no use any more."""
         source = ArtifactSource(artifact, urls)
         tensors = ArtifactTensors(source, ModelFolder(Path(folder), is_cached))
-        reload_weights(self, tensors.read(EVERYTHING))
+        return reload_weights(self, tensors.read(EVERYTHING))
 
 
 def _selection(model: nn.Module, model_config: ModelConfig) -> Selection:

@@ -160,6 +160,7 @@ def _serve(
     if (token := os.environ.pop(TOKEN_VARIABLE, "")) and _is_one_process(args):
         args.middleware.append(f"{ControlLayer.__module__}.{ControlLayer.__qualname__}")
         args.worker_extension_cls = WORKER_EXTENSION
+        args.enable_sleep_mode = vllm_internals.has_sleep_levels()
 
         def open_folder(other: ArtifactSource) -> AbstractContextManager[ModelFolder]:
             return model_folder(other, cache)

@@ -17,8 +17,10 @@ import json
 import logging
 import math
 import os
+import resource
+import time
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -33,10 +35,13 @@ from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_pa
 from vllm.model_executor.kernels.linear.scaled_mm.pytorch import (
     ChannelWiseTorchFP8ScaledMMLinearKernel,
 )
+from vllm.model_executor.layers.linear import UnquantizedLinearMethod
+from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
 from vllm.model_executor.model_loader import register_model_loader
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.ep_weight_filter import parse_expert_id, should_skip_weight
+from vllm.model_executor.model_loader.reload import layerwise
 from vllm.model_executor.models.utils import is_pp_missing_parameter
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
@@ -75,6 +80,7 @@ __all__ = [
     "LoadConfig",
     "ModelConfig",
     "enable_amx",
+    "has_sleep_levels",
     "import_all",
     "is_expert",
     "is_in_another_stage",
@@ -115,12 +121,26 @@ class EngineWeights:
     def __init__(self, engine: Any) -> None:
         self._engine = engine
 
-    async def load(self, source: ArtifactSource, found: ModelFolder) -> None:
+    async def load(self, source: ArtifactSource, found: ModelFolder) -> dict[str, float]:
         order: dict[str, Any] = {"artifact": source.uri, "urls": dict(source.urls)}
         order |= {"folder": str(found.path), "is_cached": found.is_cached}
-        await self._engine.collective_rpc(RELOAD, kwargs=order)
+        (parts,) = await self._engine.collective_rpc(RELOAD, kwargs=order)
+        began = time.perf_counter()
         await self._forget()
-        await self._generate()
+        await self.generate()
+        return {**parts, "token_s": time.perf_counter() - began}
+
+    @property
+    def can_sleep(self) -> bool:
+        return bool(self._engine.model_config.enable_sleep_mode)
+
+    async def sleep(self, level: int) -> None:
+        await self._engine.sleep(level=level)
+
+    async def wake(self) -> None:
+        if not await self._engine.wake_up():
+            raise RuntimeError("It is not wholly awake.")
+        await self._forget()
 
     async def _forget(self) -> None:
         """A request whose client has gone may hold its blocks for a step more; until then vLLM forgets none."""
@@ -130,7 +150,7 @@ class EngineWeights:
             await asyncio.sleep(FORGET_PAUSE_S)
         raise RuntimeError("The prefix cache of the model before cannot be emptied.")
 
-    async def _generate(self) -> None:
+    async def generate(self) -> None:
         from vllm import SamplingParams
         from vllm.inputs import TokensPrompt
 
@@ -140,7 +160,7 @@ class EngineWeights:
         async for output in self._engine.generate(prompt, params, name):
             scores += [score for each in output.outputs[0].logprobs for score in each.values()]
         if not scores or not all(math.isfinite(score.logprob) for score in scores):
-            raise RuntimeError("It generates no token after the swap.")
+            raise RuntimeError("It generates no token.")
         await self._forget()
 
 
@@ -169,9 +189,83 @@ def _require_done(answer: Any) -> None:
         raise AdapterUnusable(f"vLLM cannot use the adapter: {answer.error.message}")
 
 
-def reload_weights(worker: Any, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-    """Put these tensors into the places of those that the worker's model has."""
-    worker.model_runner.reload_weights(weights_iterator=tensors)
+def reload_weights(worker: Any, tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, float]:
+    """Put these tensors into the places of those that the worker's model has; return the seconds of each part.
+
+    ``read_s`` is the wait for verified bytes, ``place_s`` everything else.
+    """
+    spent = {"read_s": 0.0}
+    began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
+    runner, waited = worker.model_runner, _timed_waits(tensors, spent)
+    is_in_place = worker.model_config.quantization is None and keeps_layout(runner.get_model())
+    if is_in_place:
+        _load_in_place(runner, waited)
+    else:
+        runner.reload_weights(weights_iterator=waited)
+    took_s, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "read_s": spent["read_s"],
+        "place_s": took_s - spent["read_s"],
+        "user_s": after.ru_utime - before.ru_utime,
+        "system_s": after.ru_stime - before.ru_stime,
+        "page_faults": after.ru_minflt - before.ru_minflt,
+        "in_place": float(is_in_place),
+    }
+
+
+def keeps_layout(model: nn.Module) -> bool:
+    """Return whether the running model's parameters are laid out as its weight loaders fill them, with nothing derived from them.
+
+    It is so where vLLM multiplies with torch itself, because oneDNN has no kernel of the type for this CPU. Then a tensor
+    is copied once, where vLLM's reload fills a buffer and copies that. Elsewhere a packed copy hangs on ``cpu_linear``.
+    """
+    return all(_keeps_layout(layer) for layer in model.modules())
+
+
+def _keeps_layout(layer: nn.Module) -> bool:
+    recorded, _ = layerwise.get_layerwise_info(layer).restore_metadata
+    live = dict(layer.named_parameters(recurse=False))
+    if any(name not in live or not _is_alike(live[name], one) for name, one in recorded.items()):
+        return False
+    method = getattr(layer, "quant_method", None)
+    if method is None:
+        return True
+    multiply = getattr(layer, "cpu_linear", None)  # its closure holds what was packed
+    return (
+        isinstance(method, UnquantizedLinearMethod | UnquantizedEmbeddingMethod)
+        and multiply is not None
+        and getattr(multiply, "__closure__", None) is None
+    )
+
+
+def _is_alike(live: torch.Tensor, recorded: torch.Tensor) -> bool:
+    return (live.shape, live.stride(), live.dtype) == (
+        recorded.shape,
+        recorded.stride(),
+        recorded.dtype,
+    )
+
+
+@torch.no_grad()
+def _load_in_place(runner: Any, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+    model = runner.get_model()
+    loaded = model.load_weights(tensors)
+    if missing := {name for name, _ in model.named_parameters()} - set(loaded or ()):
+        raise ValueError(f"The artifact has no weights for {', '.join(sorted(missing))}.")
+    runner.reset_lora_state()
+    runner.reset_encoder_cache()
+    runner.reset_mm_cache()
+
+
+def _timed_waits(
+    tensors: Iterable[tuple[str, torch.Tensor]], spent: dict[str, float]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    began = time.perf_counter()
+    for item in tensors:
+        spent["read_s"] += time.perf_counter() - began
+        yield item
+        began = time.perf_counter()
+    spent["read_s"] += time.perf_counter() - began
 
 
 class _ExpertFilter:
@@ -239,6 +333,13 @@ def tensor_parallel_rank() -> tuple[int, int]:
     if get_current_vllm_config().parallel_config.nnodes > 1:
         return 0, 1
     return get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size()
+
+
+def has_sleep_levels() -> bool:
+    """Return whether vLLM can give the accelerator's memory away and take it again."""
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_sleep_mode_available())
 
 
 def import_all(*, is_cpu: bool = True) -> None:

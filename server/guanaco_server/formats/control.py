@@ -5,5 +5,7 @@ from __future__ import annotations
 ARTIFACT_HEADER = "X-Guanaco-Artifact"
 TOKEN_VARIABLE = "GUANACO_CONTROL_TOKEN"  # noqa: S105 - the name of a variable
 SWAP_PATH = "/guanaco/swap"
+SLEEP_PATH = "/guanaco/sleep"
+WAKE_PATH = "/guanaco/wake"
 ADAPTERS_HEADER = "X-Guanaco-Adapters"
 ADAPTERS_PATH = "/guanaco/adapters"

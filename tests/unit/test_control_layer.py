@@ -1,0 +1,195 @@
+"""What a model server's control layer does with orders to sleep, wake and swap; the engine is scripted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from guanaco_server.engine.artifact_source import ArtifactSource, ModelFolder
+from guanaco_server.engine.control import (
+    KEEPS_NOTHING,
+    KEEPS_WEIGHTS,
+    ControlLayer,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    ServedArtifact,
+    SleepOrder,
+    State,
+    StillBusy,
+    SwapRefused,
+    SwapRequest,
+)
+from guanaco_server.formats.control import ARTIFACT_HEADER, SLEEP_PATH
+from tests.fixtures.artifacts import random_tensors, write_artifact
+
+FIRST, SECOND = "c" * 64, "d" * 64
+CONFIG = {"config.json": json.dumps({"architectures": ["LlamaForCausalLM"]}).encode()}
+TOKEN = "the server's"
+
+
+class ScriptedEngine:
+    def __init__(self, *, can_sleep: bool = True, fails: str = "") -> None:
+        self.can_sleep = can_sleep
+        self.fails = fails
+        self.done: list[str] = []
+
+    async def load(self, source: ArtifactSource, found: ModelFolder) -> dict[str, float]:
+        self._do(f"load {source.key[0]}")
+        return {}
+
+    async def sleep(self, level: int) -> None:
+        self._do(f"sleep {level}")
+
+    async def wake(self) -> None:
+        self._do("wake")
+
+    async def generate(self) -> None:
+        self._do("generate")
+
+    def _do(self, what: str) -> None:
+        self.done.append(what)
+        if what == self.fails:
+            raise RuntimeError("out of memory")
+
+
+def source(folder: Path, key: str) -> ArtifactSource:
+    return ArtifactSource((folder / key).as_uri())
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> ServedArtifact:
+    for key in (FIRST, SECOND):
+        write_artifact(tmp_path / key, random_tensors(8), CONFIG, key)
+
+    @contextmanager
+    def open_folder(source: ArtifactSource) -> Iterator[ModelFolder]:
+        assert source.folder is not None
+        yield ModelFolder(source.folder)
+
+    first = source(tmp_path, FIRST)
+    assert first.folder is not None
+    return ServedArtifact(first, ModelFolder(first.folder), open_folder, None, TOKEN)
+
+
+def swap_to(folder: Path, key: str) -> SwapRequest:
+    return SwapRequest(source(folder, key), drain_s=0)
+
+
+async def ask(served: ServedArtifact, path: str, expected: str = "") -> tuple[int, dict[str, str]]:
+    """Send a request through the layer to an app that answers everything; the status and the headers."""
+    sent: list[Message] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"{}"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    state = SimpleNamespace(args=SimpleNamespace(guanaco_served=served), engine_client=None)
+    headers = [(ARTIFACT_HEADER.lower().encode(), expected.encode())] if expected else []
+    scope: dict[str, Any] = {"type": "http", "method": "POST", "path": path, "headers": headers}
+    await ControlLayer(app)(scope | {"app": SimpleNamespace(state=state)}, receive, send)
+    told = {key.decode(): value.decode() for key, value in sent[0]["headers"]}
+    return sent[0]["status"], told
+
+
+async def test_what_sleeps_answers_no_request_and_says_so_at_health(served: ServedArtifact) -> None:
+    assert await ask(served, "/v1/completions", FIRST) == (200, {})
+    await served.sleep(SleepOrder(KEEPS_WEIGHTS, 0), ScriptedEngine())
+    assert (await ask(served, "/v1/completions", FIRST))[0] == 409
+    assert await ask(served, "/health") == (200, {ARTIFACT_HEADER.lower(): "sleeping"})
+
+
+async def test_it_wakes_with_the_weights_that_it_kept(served: ServedArtifact) -> None:
+    engine = ScriptedEngine()
+    await served.sleep(SleepOrder(KEEPS_WEIGHTS, 0), engine)
+    await served.sleep(SleepOrder(KEEPS_WEIGHTS, 0), engine)
+    await served.wake(engine)
+    await served.wake(engine)
+    assert engine.done == ["sleep 1", "wake", "generate"], "an order may be repeated"
+    assert (await ask(served, "/v1/completions", FIRST))[0] == 200
+
+
+@pytest.mark.parametrize("level", [KEEPS_WEIGHTS, KEEPS_NOTHING])
+@pytest.mark.parametrize("key", [FIRST, SECOND])
+async def test_a_swap_wakes_it_with_any_artifact(
+    served: ServedArtifact, tmp_path: Path, level: int, key: str
+) -> None:
+    engine = ScriptedEngine()
+    await served.sleep(SleepOrder(level, 0), engine)
+    await served.swap(swap_to(tmp_path, key), engine)
+    is_kept = (level, key) == (KEEPS_WEIGHTS, FIRST)
+    assert engine.done == [f"sleep {level}", "wake", "generate" if is_kept else f"load {key[0]}"]
+    assert (served.state, served.key) == (State.SERVING, key)
+    await served.swap(swap_to(tmp_path, FIRST), engine)
+    assert engine.done.count("wake") == 1
+
+
+async def test_what_has_kept_no_weights_is_woken_by_a_swap_only(
+    served: ServedArtifact, tmp_path: Path
+) -> None:
+    engine = ScriptedEngine()
+    await served.sleep(SleepOrder(KEEPS_NOTHING, 0), engine)
+    with pytest.raises(SwapRefused, match="a swap wakes it"):
+        await served.wake(engine)
+    assert served.state is State.SLEEPING
+    await served.swap(swap_to(tmp_path, FIRST), engine)
+    assert served.accepts(FIRST)
+
+
+async def test_an_engine_without_sleep_levels_goes_on_serving(served: ServedArtifact) -> None:
+    engine = ScriptedEngine(can_sleep=False)
+    with pytest.raises(SwapRefused, match="only one on a GPU"):
+        await served.sleep(SleepOrder(KEEPS_WEIGHTS, 0), engine)
+    assert (served.state, engine.done) == (State.SERVING, [])
+
+
+async def test_open_replies_are_completed_before_it_sleeps(served: ServedArtifact) -> None:
+    engine = ScriptedEngine()
+    served.enter()
+    with pytest.raises(StillBusy):
+        await served.sleep(SleepOrder(KEEPS_WEIGHTS, 0), engine)
+    assert (served.state, engine.done) == (State.SERVING, [])
+    served.leave()
+    await served.sleep(SleepOrder(KEEPS_WEIGHTS, 0), engine)
+    assert served.state is State.SLEEPING
+
+
+async def sleep_and_wake(served: ServedArtifact, engine: ScriptedEngine) -> None:
+    await served.sleep(SleepOrder(KEEPS_WEIGHTS, 0), engine)
+    await served.wake(engine)
+
+
+@pytest.mark.parametrize("fails", ["sleep 1", "wake", "generate"])
+async def test_a_failure_between_sleeping_and_serving_breaks_it(
+    served: ServedArtifact, tmp_path: Path, fails: str
+) -> None:
+    engine = ScriptedEngine(fails=fails)
+    with pytest.raises(RuntimeError):
+        await sleep_and_wake(served, engine)
+    assert served.state is State.BROKEN
+    assert not served.accepts(FIRST)
+    for order in (served.wake(engine), served.swap(swap_to(tmp_path, SECOND), engine)):
+        with pytest.raises(SwapRefused, match="broken"):
+            await order
+
+
+async def test_who_has_not_the_servers_token_finds_no_such_route(served: ServedArtifact) -> None:
+    assert (await ask(served, SLEEP_PATH))[0] == 404
+
+
+@pytest.mark.parametrize("body", ["{}", '{"level": 3, "drain_s": 1}', "[]"])
+def test_an_order_to_sleep_names_one_of_two_levels(body: str) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        SleepOrder.read(body.encode())
