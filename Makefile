@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 TEST := $(BIN)/python -m pytest -q -n
-SOURCES := guanaco cli server migrations tests benchmarks examples scripts/document_settings.py scripts/document_metrics.py scripts/document_cli.py scripts/document_errors.py scripts/site_hooks.py scripts/make_chart.py scripts/new-migration hatch_build.py
+SOURCES := guanaco cli server migrations tests benchmarks examples scripts/document_settings.py scripts/document_metrics.py scripts/document_cli.py scripts/document_errors.py scripts/document_http.py scripts/site_hooks.py scripts/make_chart.py scripts/new-migration hatch_build.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup engine both demo test test-fast check lint format audit sbom docs-site docs-serve pin-images bench-admission bench-artifacts bench-assignment bench-characters bench-database bench-duels bench-evidence bench-export bench-faults bench-feedback bench-fraud bench-gateway bench-hostile bench-ids bench-journey bench-lorebook bench-memory bench-partitions bench-prefix bench-privacy bench-prompts bench-stress bench-swap bench-sweep bench-web bench-worth bench-idle scale migration docs chart lock clean
@@ -148,17 +148,20 @@ both:
 migration:  ## a new migration for what the tables have changed (ARGS='"what it does"')
 	@$(BIN)/python scripts/new-migration $(ARGS)
 
-docs: setup  ## write the pages of docs/ anew that come from the code: settings, metrics, command line, errors
+docs: setup  ## write the pages of docs/ anew that come from the code: settings, metrics, command line, errors, HTTP calls
 	@$(BIN)/python scripts/document_settings.py
 	@$(BIN)/python scripts/document_metrics.py
 	@$(BIN)/python scripts/document_cli.py
 	@$(BIN)/python scripts/document_errors.py
+	@$(BIN)/python -m scripts.document_http
 
 docs-site:  ## build the documentation's site in build/site; a link or anchor that leads nowhere fails
+	@scripts/setup-debian npm
 	@scripts/setup-docs
 	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
 
 docs-serve:  ## show the documentation's site at http://127.0.0.1:8000, and follow changes
+	@scripts/setup-debian npm
 	@scripts/setup-docs
 	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs serve --strict
 

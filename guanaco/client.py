@@ -98,6 +98,16 @@ class Client(FeedbackMethods):
         *,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
+        """Make a client; it connects with its first call.
+
+        Args:
+            url: The platform's address; without it that of the profile, which ``guanaco login`` writes.
+            key: Your API key; without it the profile's, which is sent to the profile's address only.
+            transport: A transport of httpx in place of the network, for tests.
+
+        Raises:
+            InvalidSettings: The address is none, or the profile cannot be read.
+        """
         self.transport = SyncTransport(_address(url, key), transport)
 
     me = _sent(accounts_calls.me)
@@ -275,6 +285,16 @@ class AsyncClient(AsyncFeedbackMethods):
         *,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
+        """Make a client; it connects with its first call.
+
+        Args:
+            url: The platform's address; without it that of the profile, which ``guanaco login`` writes.
+            key: Your API key; without it the profile's, which is sent to the profile's address only.
+            transport: A transport of httpx in place of the network, for tests.
+
+        Raises:
+            InvalidSettings: The address is none, or the profile cannot be read.
+        """
         self.transport = AsyncTransport(_address(url, key), transport)
 
     me = _awaited(accounts_calls.me)

@@ -45,14 +45,42 @@ class FeedbackMethods:
     def feedback(
         self, submission_id: str, *, cursor: str | None = None, **filters: Unpack[Filters]
     ) -> Generator[Feedback, None, None]:
-        """All feedback of a submission that passes the filters, oldest first, page after page."""
+        """Iterate over the feedback of a submission that passes the filters, oldest first.
+
+        Args:
+            submission_id: The submission's id, or an alias like ``org/model@champion``.
+            cursor: Begins behind an earlier page; what ``export_feedback`` returned.
+            filters: The fields of :class:`guanaco.feedback.FeedbackFilter`: ``rating``, ``search``, ``bot``, ``user``,
+                ``since``, ``until``, ``min_length``, ``max_length``.
+
+        Yields:
+            A Feedback for each rating; pages are fetched as they are needed.
+
+        Raises:
+            SubmissionNotFound: There is no such submission, or it is another developer's.
+            InvalidInput: A filter makes no sense.
+        """
         for page in self.feedback_pages(submission_id, cursor=cursor, **filters):
             yield from page.items
 
     def feedback_pages(
         self, submission_id: str, *, cursor: str | None = None, **filters: Unpack[Filters]
     ) -> Generator[FeedbackPage, None, None]:
-        """The same by pages; the last cursor that is not None, kept, later leads to what is new."""
+        """Iterate over the pages of a submission's feedback.
+
+        Args:
+            submission_id: The submission's id, or an alias like ``org/model@champion``.
+            cursor: Begins behind an earlier page.
+            filters: The fields of :class:`guanaco.feedback.FeedbackFilter`: ``rating``, ``search``, ``bot``, ``user``,
+                ``since``, ``until``, ``min_length``, ``max_length``.
+
+        Yields:
+            A FeedbackPage. Its last ``next_cursor`` that is not None, kept, later leads to what is new.
+
+        Raises:
+            SubmissionNotFound: There is no such submission, or it is another developer's.
+            InvalidInput: A filter makes no sense.
+        """
         while True:
             page = self.transport.run(
                 feedback_calls.feedback_page(submission_id, cursor=cursor, **filters)
@@ -70,7 +98,22 @@ class FeedbackMethods:
         cursor: str | None = None,
         **filters: Unpack[Filters],
     ) -> Any:
-        """A pandas or polars DataFrame, a row a rating; LibraryMissing where neither is installed."""
+        """Read a submission's feedback into a data frame, a row for each rating.
+
+        Args:
+            submission_id: The submission's id, or an alias like ``org/model@champion``.
+            library: ``"pandas"`` or ``"polars"``; without it pandas, if it is installed, else polars.
+            cursor: Begins behind an earlier page.
+            filters: The fields of :class:`guanaco.feedback.FeedbackFilter`: ``rating``, ``search``, ``bot``, ``user``,
+                ``since``, ``until``, ``min_length``, ``max_length``.
+
+        Returns:
+            A DataFrame of the library, with a column for each field of Feedback.
+
+        Raises:
+            LibraryMissing: The library is not installed.
+            SubmissionNotFound: There is no such submission, or it is another developer's.
+        """
         return frame_of(self.feedback(submission_id, cursor=cursor, **filters), library)
 
     def export_feedback(
@@ -82,7 +125,23 @@ class FeedbackMethods:
         cursor: str | None = None,
         **filters: Unpack[Filters],
     ) -> str:
-        """Write a file, whole or not at all; the format follows its name. Gives the cursor that leads to what is new."""
+        """Write a submission's feedback into a file, whole or not at all.
+
+        Args:
+            submission_id: The submission's id, or an alias like ``org/model@champion``.
+            path: The file.
+            format: ``"jsonl"``, ``"csv"`` or ``"parquet"``; without it the file's name says which.
+            cursor: Begins behind what an earlier export wrote.
+            filters: The fields of :class:`guanaco.feedback.FeedbackFilter`: ``rating``, ``search``, ``bot``, ``user``,
+                ``since``, ``until``, ``min_length``, ``max_length``.
+
+        Returns:
+            The cursor that later leads to what is new.
+
+        Raises:
+            InvalidInput: The file's name does not say which format it is, or a filter makes no sense.
+            SubmissionNotFound: There is no such submission, or it is another developer's.
+        """
         with _whole(Path(path)) as unfinished, unfinished.open("wb") as file:
             request = feedback_calls.export(
                 submission_id, format=format or _format_of(path), cursor=cursor, **filters
@@ -96,7 +155,21 @@ class AsyncFeedbackMethods:
     async def feedback(
         self, submission_id: str, *, cursor: str | None = None, **filters: Unpack[Filters]
     ) -> AsyncGenerator[Feedback, None]:
-        """All feedback of a submission that passes the filters, oldest first, page after page."""
+        """Iterate over the feedback of a submission that passes the filters, oldest first.
+
+        Args:
+            submission_id: The submission's id, or an alias like ``org/model@champion``.
+            cursor: Begins behind an earlier page; what ``export_feedback`` returned.
+            filters: The fields of :class:`guanaco.feedback.FeedbackFilter`: ``rating``, ``search``, ``bot``, ``user``,
+                ``since``, ``until``, ``min_length``, ``max_length``.
+
+        Yields:
+            A Feedback for each rating; pages are fetched as they are needed.
+
+        Raises:
+            SubmissionNotFound: There is no such submission, or it is another developer's.
+            InvalidInput: A filter makes no sense.
+        """
         while True:
             page = await self.transport.run(
                 feedback_calls.feedback_page(submission_id, cursor=cursor, **filters)
@@ -115,7 +188,22 @@ class AsyncFeedbackMethods:
         cursor: str | None = None,
         **filters: Unpack[Filters],
     ) -> Any:
-        """A pandas or polars DataFrame, a row a rating; LibraryMissing where neither is installed."""
+        """Read a submission's feedback into a data frame, a row for each rating.
+
+        Args:
+            submission_id: The submission's id, or an alias like ``org/model@champion``.
+            library: ``"pandas"`` or ``"polars"``; without it pandas, if it is installed, else polars.
+            cursor: Begins behind an earlier page.
+            filters: The fields of :class:`guanaco.feedback.FeedbackFilter`: ``rating``, ``search``, ``bot``, ``user``,
+                ``since``, ``until``, ``min_length``, ``max_length``.
+
+        Returns:
+            A DataFrame of the library, with a column for each field of Feedback.
+
+        Raises:
+            LibraryMissing: The library is not installed.
+            SubmissionNotFound: There is no such submission, or it is another developer's.
+        """
         found = [one async for one in self.feedback(submission_id, cursor=cursor, **filters)]
         return frame_of(found, library)
 
@@ -128,7 +216,23 @@ class AsyncFeedbackMethods:
         cursor: str | None = None,
         **filters: Unpack[Filters],
     ) -> str:
-        """Write a file, whole or not at all; the format follows its name. Gives the cursor that leads to what is new."""
+        """Write a submission's feedback into a file, whole or not at all.
+
+        Args:
+            submission_id: The submission's id, or an alias like ``org/model@champion``.
+            path: The file.
+            format: ``"jsonl"``, ``"csv"`` or ``"parquet"``; without it the file's name says which.
+            cursor: Begins behind what an earlier export wrote.
+            filters: The fields of :class:`guanaco.feedback.FeedbackFilter`: ``rating``, ``search``, ``bot``, ``user``,
+                ``since``, ``until``, ``min_length``, ``max_length``.
+
+        Returns:
+            The cursor that later leads to what is new.
+
+        Raises:
+            InvalidInput: The file's name does not say which format it is, or a filter makes no sense.
+            SubmissionNotFound: There is no such submission, or it is another developer's.
+        """
         with _whole(Path(path)) as unfinished, unfinished.open("wb") as file:
             request = feedback_calls.export(
                 submission_id, format=format or _format_of(path), cursor=cursor, **filters

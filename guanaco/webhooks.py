@@ -98,7 +98,20 @@ def verify(
     *,
     now: float | None = None,
 ) -> str:
-    """The message's id, by which to ignore what came twice. InvalidInput where the platform did not send this, or not now."""
+    """Check that the platform has sent a webhook just now.
+
+    Args:
+        secret: The webhook's secret; several while one is being replaced.
+        headers: The request's headers, in any case.
+        body: The request's body, as it came.
+        now: The time in seconds since 1970; without it that of this machine.
+
+    Returns:
+        The message's id, by which to ignore what came twice.
+
+    Raises:
+        InvalidInput: The platform did not send this, or not now.
+    """
     lower = {name.lower(): value for name, value in headers.items()}
     message_id, timestamp = lower.get("webhook-id", ""), lower.get("webhook-timestamp", "")
     if not timestamp.isdecimal() or len(timestamp) > 12:

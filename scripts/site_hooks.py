@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parents[1] / "docs"
+MERMAID = Path(__file__).parents[1] / ".venv-docs" / "mermaid.min.js"
+SCRIPT = "javascripts/mermaid.min.js"
+SCRIPT_TAG = re.compile(rf'<script src="[^"]*{re.escape(SCRIPT)}"></script>')
 DECISIONS = "Decisions"
 LINK = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)]+)\)")
 
@@ -19,6 +22,28 @@ def on_config(config: Any, **_: Any) -> Any:
     found = sorted(DOCS.glob("decisions/*.md"))
     config.nav.append({DECISIONS: [path.relative_to(DOCS).as_posix() for path in found]})
     return config
+
+
+def on_files(files: Any, config: Any, **_: Any) -> Any:
+    """Add the script that draws diagrams, and fail without it: the theme would fetch one from another host."""
+    from mkdocs.exceptions import PluginError
+    from mkdocs.structure.files import File
+
+    if not MERMAID.exists():
+        raise PluginError(f"{MERMAID} is missing: `scripts/setup-docs` fetches it.")
+    files.append(File.generated(config, SCRIPT, abs_src_path=str(MERMAID)))
+    return files
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Fail for a diagram that would be shown as its source; leave the script out of pages without one."""
+    from mkdocs.exceptions import PluginError
+
+    source = (DOCS / page.file.src_uri).read_text()
+    drawn, wanted = output.count('<pre class="mermaid">'), source.count("```mermaid")
+    if drawn != wanted or SCRIPT not in output:
+        raise PluginError(f"{page.file.src_uri}: {drawn} of {wanted} diagrams are drawn.")
+    return output if wanted else SCRIPT_TAG.sub("", output)
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

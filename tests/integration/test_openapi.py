@@ -11,6 +11,7 @@ import pytest
 from openapi_spec_validator import validate
 
 from guanaco_server.database.database import Database
+from scripts import document_http
 from tests.fixtures.world import World
 from tests.integration.test_accounts import PUBLIC
 
@@ -24,6 +25,10 @@ def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             yield f"{method.upper()} {path}", operation
+
+
+def test_the_http_reference_is_what_make_docs_writes(document: dict[str, Any]) -> None:
+    assert document_http.PAGE.read_text() == document_http.page(document), "`make docs` helps"
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 import re
 import shlex
@@ -15,6 +17,7 @@ import pytest
 import typer
 import yaml
 
+from guanaco import AsyncClient, Client
 from guanaco.competitions import CompetitionRequest
 from guanaco.errors import error_classes
 from guanaco.errors.remedies import REMEDIES
@@ -148,3 +151,36 @@ def test_the_data_of_the_pages_parses() -> None:
                 except (ValueError, yaml.YAMLError) as error:
                     wrong.append(f"{page.name}: {text[:60]}: {error}")
     assert wrong == []
+
+
+def test_the_sdk_page_has_every_public_method() -> None:
+    shown = re.findall(r"^::: ([\w.]+)", (DOCS / "sdk.md").read_text(), re.MULTILINE)
+    names = {name for path in shown for name in _public_names(path)}
+    methods = {
+        name for kind in (Client, AsyncClient) for name in dir(kind) if not name.startswith("_")
+    }
+    assert sorted(methods - names) == []
+    lacking = [
+        f"{kind.__name__}.{name}"
+        for kind in (Client, AsyncClient)
+        for name in sorted(methods - {"close"})
+        if callable(method := getattr(kind, name, None)) and not _is_whole(method)
+    ]
+    assert lacking == [], "a docstring with Args, Returns or Yields, and Raises"
+
+
+def _public_names(path: str) -> set[str]:
+    """Return what mkdocstrings shows of a module or a class."""
+    try:
+        return set(dir(importlib.import_module(path)))
+    except ModuleNotFoundError:
+        module, _, name = path.rpartition(".")
+        return {name, *dir(getattr(importlib.import_module(module), name))}
+
+
+def _is_whole(method: Callable[..., object]) -> bool:
+    said = inspect.getdoc(method) or ""
+    takes = list(inspect.signature(method).parameters)[1:]
+    gives = inspect.signature(method).return_annotation
+    has_result = "None" in str(gives) or "Returns:" in said or "Yields:" in said
+    return has_result and (not takes or "Args:" in said)
