@@ -26,8 +26,8 @@ def on_config(config: Any, **_: Any) -> Any:
 
 def on_files(files: Any, config: Any, **_: Any) -> Any:
     """Add the script that draws diagrams, and fail without it: the theme would fetch one from another host."""
-    from mkdocs.exceptions import PluginError
-    from mkdocs.structure.files import File
+    from mkdocs.exceptions import PluginError  # type: ignore[import-not-found]
+    from mkdocs.structure.files import File  # type: ignore[import-not-found]
 
     if not MERMAID.exists():
         raise PluginError(f"{MERMAID} is missing: `scripts/setup-docs` fetches it.")

@@ -487,3 +487,14 @@ async def test_senseless_filter_is_reported_at_its_field_and_kept(
     refused = await ada.get(f"{base}.jsonl?{query}")
     assert refused.status_code == 422
     assert sentence in refused.text
+
+
+async def test_the_csv_takes_the_boards_filters_and_order(world: WebWorld) -> None:
+    for name, developer in (("Zebra", "ada"), ("Aardvark", "ada"), ("Middle", "grace")):
+        await world.model(name, developer)
+    client = browser(world)
+    answer = await client.get("/leaderboard.csv?developer=ada&sort=name&order=reverse")
+    names = [line.split(",")[2] for line in answer.text.splitlines()[1:]]
+    assert names == ["Zebra", "Aardvark"]
+    page = (await client.get("/?developer=ada&sort=score")).text
+    assert 'href="/leaderboard.csv?competition=open&sort=score&developer=ada"' in page

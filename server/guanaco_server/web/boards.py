@@ -22,6 +22,7 @@ BoardReader = Callable[[str], Awaitable[Leaderboard]]
 
 class Sort(StrEnum):
     RANK = "rank"
+    SCORE = "score"
     NEWEST = "newest"
     VOTES = "votes"
     RATIO = "ratio"
@@ -119,15 +120,23 @@ def grouped(rows: Sequence[LeaderboardRow]) -> tuple[list[LeaderboardRow], dict[
     return shown, behind
 
 
-def page_of(
-    board: Leaderboard, sort: Sort, page: int, shown: BoardFilter, *, is_reversed: bool = False
-) -> BoardPage:
-    """Return the rows of a page; one that is not there is the nearest that is. Rows without a value stay last when reversed."""
+def rows_of(
+    board: Leaderboard, sort: Sort, shown: BoardFilter, *, is_reversed: bool = False
+) -> list[LeaderboardRow]:
+    """Return the rows that a filter lets through, in order. Rows without a value stay last when reversed."""
     rows = [row for row in board.rows if shown.admits(row)]
     rows.sort(key=_KEYS[sort])
     if is_reversed:
         valued = [row for row in rows if _has_value(sort, row)]
         rows = valued[::-1] + [row for row in rows if not _has_value(sort, row)]
+    return rows
+
+
+def page_of(
+    board: Leaderboard, sort: Sort, page: int, shown: BoardFilter, *, is_reversed: bool = False
+) -> BoardPage:
+    """Return the rows of a page; one that is not there is the nearest that is."""
+    rows = rows_of(board, sort, shown, is_reversed=is_reversed)
     rows, behind = (rows, {}) if shown.sweep else grouped(rows)
     pages = max(1, -(-len(rows) // PAGE_ROWS))
     page = min(max(page, 1), pages)
@@ -139,6 +148,7 @@ def page_of(
 def _has_value(sort: Sort, row: LeaderboardRow) -> bool:
     values = {
         Sort.RANK: row.rank,
+        Sort.SCORE: row.score,
         Sort.RATIO: row.thumbs_up_ratio,
         Sort.LENGTH: row.mean_conversation_length,
     }
@@ -162,6 +172,7 @@ _KEYS: dict[Sort, Callable[[LeaderboardRow], Any]] = {
     ),
     Sort.NEWEST: lambda row: -row.created_at.timestamp(),
     Sort.VOTES: lambda row: -(row.thumbs_up + row.thumbs_down),
+    Sort.SCORE: lambda row: _last_if_none(row.score),
     Sort.RATIO: lambda row: _last_if_none(row.thumbs_up_ratio),
     Sort.LENGTH: lambda row: _last_if_none(row.mean_conversation_length),
     Sort.NAME: lambda row: row.name.casefold(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from fastapi import Query, Request
@@ -12,11 +13,11 @@ from fastapi.responses import Response
 from guanaco.competitions import OPEN
 from guanaco.errors import InvalidInput, NewerVersionNeeded
 from guanaco.feedback_csv import plain_cell
-from guanaco.leaderboard import Leaderboard, LeaderboardVerdict
+from guanaco.leaderboard import LeaderboardRow, LeaderboardVerdict
 from guanaco.verdicts import asked_words, chance_words, headline, pair_headline, pair_words
 from guanaco_server.http.routes import Routes
 from guanaco_server.web import trends
-from guanaco_server.web.boards import BoardFilter, Sort, page_of, shared_ranks
+from guanaco_server.web.boards import BoardFilter, Sort, page_of, rows_of, shared_ranks
 from guanaco_server.web.metric_tiles import METRICS, tiles_of
 from guanaco_server.web.rendering import SECURITY_HEADERS
 from guanaco_server.web.room import WebRoom
@@ -85,13 +86,23 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
 
     @routes.get("/leaderboard.csv")
     async def export_leaderboard(
-        competition: CompetitionId = OPEN, viewer: Viewer = web.guards.public()
+        competition: CompetitionId = OPEN,
+        sort: Sort = Sort.RANK,
+        order: Literal["usual", "reverse"] = "usual",
+        q: SearchText = "",
+        developer: SearchText = "",
+        license: SearchText = "",
+        size: Size = "",
+        sweep: SearchText = "",
+        viewer: Viewer = web.guards.public(),
     ) -> Response:
         chosen = await web.competitions.find(competition)
         board = await web.boards.board(chosen.id)
+        filtered = BoardFilter(q, developer, license, sweep, float(size) if size else None)
+        rows = rows_of(board, sort, filtered, is_reversed=order == "reverse")
         name = f'attachment; filename="leaderboard-{chosen.id}.csv"'
         headers = SECURITY_HEADERS | {"Content-Disposition": name}
-        return Response(_csv(board), media_type="text/csv; charset=utf-8", headers=headers)
+        return Response(_csv(rows), media_type="text/csv; charset=utf-8", headers=headers)
 
     @routes.get("/compare")
     async def compare(
@@ -143,11 +154,11 @@ def _beside(verdict: LeaderboardVerdict | None) -> dict[str, str]:
     return {pair.submission_id: pair_words(pair, verdict) for pair in verdict.pairs}
 
 
-def _csv(board: Leaderboard) -> str:
+def _csv(rows: Sequence[LeaderboardRow]) -> str:
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(CSV_COLUMNS)
-    for row in board.rows:
+    for row in rows:
         cells = row.model_dump(mode="json", include=set(CSV_COLUMNS))
         writer.writerow(
             plain_cell(cell) if isinstance(cell, str) else cell
