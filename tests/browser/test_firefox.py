@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import shutil
 from collections.abc import AsyncIterator
@@ -10,6 +12,8 @@ import pytest
 import pytest_asyncio
 
 from guanaco.accounts import Role
+from guanaco.competitions import CompetitionRequest
+from guanaco_server.deployments.memory_server import Script
 from tests.browser.marionette import ENTER, Firefox
 from tests.browser.visiting import (
     ADMIN_PAGES,
@@ -24,6 +28,8 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="session"
 
 DESK = (1280, 860)
 NARROW = (450, 844)  # no window of Firefox is narrower
+LAST = "[...document.querySelectorAll('.bot[data-reply] .said')].at(-1)?.textContent"
+DONE = "document.querySelector('.bot[data-reply]:last-child:not(.writing) .tools')"
 TOO_WIDE = "const root = document.documentElement; return root.scrollWidth > root.clientWidth;"
 VIOLATIONS = """
 const done = arguments[arguments.length - 1];
@@ -93,6 +99,94 @@ async def test_a_beta_user_chats_by_keyboard(firefox: Firefox, site: Site) -> No
     await firefox.click("//button[@title='I liked it']")
     await firefox.wait("document.querySelector('#asked').textContent.startsWith('Thank you')")
     assert await firefox.complaints(site.url) == []
+
+
+@pytest.mark.parametrize("size", [DESK, NARROW], ids=["desk", "phone"])
+async def test_a_chat_is_stopped_swiped_edited_and_resumed(
+    firefox: Firefox, site: Site, size: tuple[int, int]
+) -> None:
+    rules = {"name": "Open", "starts_at": "2000-01-01T00:00:00Z", "duels": {"battles": True}}
+    await site.world.competitions.put("open", CompetitionRequest.model_validate(rules))
+    await site.world.routing.refresh()
+    go_on = asyncio.Event()
+    site.world.model_server.scripts = [
+        Script(("North,", " sailor."), go_on=asyncio.Event()),
+        Script(("*South* **by** `west`.",)),
+        Script(("West,", " then."), go_on=go_on),
+        *(Script((word, " more"), go_on=asyncio.Event()) for word in ("Port", "Star")),
+    ]
+    await firefox.resize(*size)
+    await firefox.call("WebDriver:DeleteAllCookies")
+    await firefox.open(f"{site.url}/chat")
+    await firefox.complaints(site.url)
+    await firefox.click("//button[contains(., 'I agree')]")
+    await firefox.click("//button[contains(., 'to Captain Marlowe')]")
+    await firefox.type("//textarea[@id='content']", f"Where to?{ENTER}")
+    await firefox.wait(f"{LAST} === 'North,'")
+    await firefox.click("//button[@id='stop']")
+    await firefox.wait(f"{DONE} && {LAST} === 'North,'")
+    await firefox.click("//form[@id='regenerate']//button")
+    await firefox.wait("document.querySelector('.said em, .said strong')")
+    await firefox.wait(f"{DONE} && document.body.textContent.includes('2 of 2')")
+    await firefox.click("//button[@aria-label='The reply before']")
+    await firefox.wait(f"{LAST} === 'North,'")
+    await firefox.click("//details[@class='edit']/summary")
+    await firefox.run("document.getElementById('rewritten').value = '';")
+    await firefox.type("//textarea[@id='rewritten']", "Whither?")
+    await firefox.click("//button[text()='Say it anew']")
+    await firefox.wait(f"{LAST} === 'West,'")
+    await firefox.open(await firefox.run("return location.href;"))
+    await firefox.wait(f"{LAST} === 'West,'")
+    go_on.set()
+    await firefox.wait(f"{DONE} && {LAST} === 'West, then.'")
+    await firefox.type("//textarea[@id='content']", "And now?")
+    await firefox.click("//button[@id='battle']")
+    await firefox.wait(
+        "/Port.*Star|Star.*Port/s.test(document.querySelector('.sides')?.textContent)"
+    )
+    await firefox.click("//button[@id='stop']")
+    await firefox.wait("document.activeElement.value === 'a'")
+    assert await firefox.run(TOO_WIDE) is False
+    await firefox.click("//button[text()='The first']")
+    await firefox.wait("!document.querySelector('.which')")
+    assert await firefox.complaints(site.url) == []
+
+
+async def test_a_changed_rating_keeps_its_words(firefox: Firefox, site: Site) -> None:
+    await firefox.resize(*NARROW)
+    await firefox.call("WebDriver:DeleteAllCookies")
+    await firefox.open(f"{site.url}/chat")
+    await firefox.click("//button[contains(., 'I agree')]")
+    await firefox.click("//button[contains(., 'to Captain Marlowe')]")
+    await firefox.type("//textarea[@id='content']", f"Ahoy{ENTER}")
+    await firefox.wait(f"{DONE} && {LAST} === 'Hello from memory.'")
+    await firefox.click("//form[@id='rating']//summary")
+    await firefox.type("//textarea[@id='words']", "She knows the way.")
+    await firefox.click("//button[@title='I liked it']")
+    await firefox.wait("document.querySelector('[value=up][aria-pressed]')")
+    await firefox.click("//button[@title='I did not like it']")
+    await firefox.wait("document.querySelector('[value=down][aria-pressed]')")
+    assert (
+        await firefox.run("return document.getElementById('words').value;") == "She knows the way."
+    )
+
+
+async def test_the_board_is_sorted_filtered_and_compared(firefox: Firefox, site: Site) -> None:
+    await firefox.resize(*NARROW)
+    await firefox.open(f"{site.url}/?sort=newest&developer=ada")
+    await firefox.run("document.getElementById('sort').value = 'votes';")
+    await firefox.click("//form[contains(@class, 'filters')]//button")
+    await firefox.wait("location.search.includes('sort=votes')")
+    await firefox.resize(*DESK)
+    first = "document.querySelector('tbody .name, tbody th, tbody td a').textContent"
+    before = await firefox.run(f"return {first};")
+    await firefox.click("//thead//a[text()='Votes']")
+    await firefox.wait("location.search.includes('order=reverse')")
+    await firefox.wait(f"document.readyState === 'complete' && {first} !== {json.dumps(before)}")
+    link = await firefox.run("return document.querySelector('a[download]').getAttribute('href');")
+    assert "sort=votes" in link
+    assert "order=reverse" in link
+    assert "developer=ada" in link
 
 
 async def test_a_log_is_followed_and_a_drawing_read_by_arrows(firefox: Firefox, site: Site) -> None:
