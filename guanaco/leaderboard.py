@@ -115,7 +115,7 @@ class StabilityPair(BaseModel):
 
 
 class SettledDuels(BaseModel):
-    """Where duels settle who is best: the settled pair of the leader that the fewest duels decide."""
+    """The settled pair of the leader that the fewest duels decide, where duels settle who is best."""
 
     leader: str
     submission_id: str = Field(description="The other one of the pair.")

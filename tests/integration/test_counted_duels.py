@@ -184,7 +184,7 @@ async def test_a_frozen_season_with_duels_comes_out_the_same(world: Arena) -> No
     await world.put(RULES | {"style_control": True})
     frozen = (await world.admin.post("/competitions/autumn/freeze")).json()
     season = json.loads(frozen["ranking"])
-    assert season["schema"] == 3
+    assert season["schema"] == 5
     assert season["duels"]["by_submission"] == {ONE: 12, TWO: 12}
     assert set(season["duels"]["style"]) == {"length", "markdown", "position"}
     assert {line["submission_id"] for line in season["standings"]} == {ONE, TWO, THREE}
@@ -199,7 +199,7 @@ async def test_a_season_without_counted_duels_keeps_its_schema(world: Arena) -> 
     await world.put({"battles": True})
     await world.duel("alice", ONE, TWO, "a")
     frozen = (await world.admin.post("/competitions/autumn/freeze")).json()
-    assert (json.loads(frozen["ranking"])["schema"], "duels" in frozen["ranking"]) == (2, False)
+    assert (json.loads(frozen["ranking"])["schema"], "duels" in frozen["ranking"]) == (4, False)
 
 
 @pytest.mark.slow

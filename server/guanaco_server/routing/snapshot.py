@@ -141,7 +141,7 @@ class DecisionRecord(BaseModel):
 
 
 class RivalRecord(DecisionRecord):
-    """How the rival of a battle was chosen; ``key`` is the battle's id.
+    """Record how the rival of a battle was chosen; ``key`` is the battle's id.
 
     ``seen`` by the user in duels with ``own``, least often first; duels with those in ``spent`` no longer count.
     """

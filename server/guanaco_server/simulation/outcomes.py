@@ -1,4 +1,4 @@
-"""How a simulated season ended."""
+"""Holds how a simulated season ended."""
 
 from __future__ import annotations
 
