@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 TEST := $(BIN)/python -m pytest -q -n
-SOURCES := guanaco cli server migrations tests benchmarks examples scripts/document_settings.py scripts/document_metrics.py scripts/document_cli.py scripts/document_errors.py scripts/document_http.py scripts/site_hooks.py scripts/make_chart.py scripts/new-migration hatch_build.py
+SOURCES := guanaco cli server migrations tests benchmarks examples scripts/document_settings.py scripts/document_metrics.py scripts/document_cli.py scripts/document_errors.py scripts/document_http.py scripts/lint_prose.py scripts/site_hooks.py scripts/make_chart.py scripts/new-migration hatch_build.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup engine both demo test test-fast check lint format audit sbom docs-site docs-serve pin-images bench-admission bench-artifacts bench-assignment bench-characters bench-database bench-duels bench-evidence bench-export bench-faults bench-feedback bench-fraud bench-gateway bench-hostile bench-ids bench-journey bench-lorebook bench-memory bench-partitions bench-prefix bench-privacy bench-prompts bench-stress bench-swap bench-sweep bench-web bench-worth bench-idle scale migration docs chart lock clean
@@ -35,11 +35,12 @@ test-fast: setup  ## unit tests, and the integration tests on SQLite that start 
 check: lint  ## lint, and the unit tests; under a minute
 	@$(TEST) 2 tests/unit -m "not engine and not postgres"
 
-lint: setup  ## format, lint, types, imports
+lint: setup  ## format, lint, types, imports, English
 	@$(BIN)/ruff format --quiet --check $(SOURCES) || { echo "\`make format\` puts this right."; exit 1; }
 	@$(BIN)/ruff check --quiet $(SOURCES)
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python scripts/lint_prose.py
 
 format:  ## put the code into its format
 	@$(BIN)/ruff check --quiet --fix $(SOURCES) || true

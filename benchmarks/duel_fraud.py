@@ -70,7 +70,7 @@ class Recorder(PlainBook):
 
 
 def recorded(seed: int, users: Users, duels: int) -> tuple[dict[str, float], list[Given]]:
-    """Simulate a season of so many duels, whatever they show; return how much each submission is liked, and the duels."""
+    """Simulate a season of this number of duels, whatever they show; return how much each submission is liked, and the duels."""
     recorder = Recorder()
     likes: list[float] = []
 

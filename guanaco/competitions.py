@@ -135,7 +135,7 @@ class AskRule(BaseModel):
         default=60,
         ge=1,
         le=10_080,
-        description="A rating counts as the answer if it comes within so many minutes.",
+        description="Minutes within which a rating counts as the answer.",
     )
 
 

@@ -120,7 +120,7 @@ class SettledDuels(BaseModel):
     leader: str
     submission_id: str = Field(description="The other one of the pair.")
     duels: int = Field(
-        description="Without so many duels of the two, and without no fewer, what is settled of them is open again."
+        description="Least number of duels of the two without which their settled pair is open again."
     )
 
 
@@ -132,7 +132,7 @@ class LeaderboardStability(BaseModel):
     ranking: RankingRule
     pairs: list[StabilityPair]
     duels: SettledDuels | None = Field(
-        default=None, description="None where nothing is settled by duels."
+        default=None, description="Null if nothing is settled by duels."
     )
 
 
@@ -191,7 +191,7 @@ class AskedVerdict(BaseModel):
         description="True if the leader is shown to be within the margin of every other one. With 95 % this is never said wrongly, however often one looks."
     )
     worth: int | None = Field(
-        description="About how many answers alone say as much as 1,000 with the signals of all conversations. None before there are 30."
+        description="About how many answers alone say as much as 1,000 with the signals of all conversations. Null before there are 30."
     )
     pairs: list[VerdictPair] = Field(
         description="All others, the best first. `votes` are answers of both."
@@ -226,7 +226,7 @@ class LeaderboardVerdict(BaseModel):
         description="When it was first settled, by this margin and this kind of votes. That claim stands, also where newcomers or later votes leave the present one open.",
     )
     settled_leader: str | None = Field(
-        default=None, description="Who was within the margin of the best then."
+        default=None, description="Submissions that were within the margin of the best then."
     )
     chance: float | None = Field(
         default=None,

@@ -67,7 +67,7 @@ class CaseResult(BaseModel):
 
     name: str
     passed: bool
-    tokens: int | None = Field(description="None if no prompt could be made.")
+    tokens: int | None = Field(description="Null if no prompt could be made.")
     problems: list[str]
 
 

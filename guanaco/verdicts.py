@@ -114,7 +114,7 @@ def asked_words(verdict: LeaderboardVerdict) -> str | None:
         return None
     if found.leader is None:
         waiting = f" The time to answer is not over for {found.waiting:,}." if found.waiting else ""
-        return f"Of all who could be asked for a rating, nobody has answered yet.{waiting}"
+        return f"Nobody of all who could be asked for a rating has answered yet.{waiting}"
     leader, margin = found.leader, margin_words(verdict)
     if not found.pairs:
         said = f"{leader} is the only one with an answer."
@@ -131,7 +131,7 @@ def asked_words(verdict: LeaderboardVerdict) -> str | None:
         if found.worth is None
         else f" With the signals of all conversations, 1,000 answers do as much as {found.worth:,} alone."
     )
-    return f"Of all who could be asked for a rating: {said}{worth}"
+    return f"Among all who could be asked for a rating: {said}{worth}"
 
 
 def margin_words(verdict: LeaderboardVerdict) -> str:

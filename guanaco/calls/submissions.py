@@ -413,7 +413,7 @@ def redeploy(
 ) -> Call[Submission]:
     """Run the pipeline again, at the same commit. A private or gated repo needs your Hub token again.
 
-    What is served stays so until the new version takes its place. With a ``canary``, a share between 0 and 1, that takes
+    The served version stays until the new one takes its place. With a ``canary``, a share between 0 and 1, that takes
     this share of the new conversations first: it is stopped if it is worse, and takes over after ``canary_s`` if not.
 
     Args:

@@ -312,7 +312,7 @@ async def test_who_leaves_without_a_rating_is_asked_once(site: Site) -> None:
         assert visit.asked_to_stay == 0
 
 
-async def test_whoever_closes_the_page_is_asked_once_and_keeps_unsent_words(site: Site) -> None:
+async def test_closing_the_page_asks_once_and_keeps_unsent_words(site: Site) -> None:
     visit = await site.visit()
     page = await visit.agree_and_talk()
     await page.get_by_label("Your message").fill("Not sent yet")

@@ -1,4 +1,4 @@
-"""Tests that a random, recorded share of conversations is asked for a rating, and what is told of all of them; on both databases."""
+"""Tests that a random, recorded share of conversations is asked for a rating, and the figures about all of them; on both databases."""
 
 from __future__ import annotations
 

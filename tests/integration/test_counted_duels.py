@@ -307,7 +307,7 @@ async def test_unknown_outcome_is_in_no_ranking_and_stops_nothing(
     }
 
 
-async def test_results_of_pairs_are_of_the_duels_that_no_rule_leaves_out(world: Arena) -> None:
+async def test_results_of_pairs_use_only_counted_duels(world: Arena) -> None:
     await world.duel("early", ONE, TWO, "b")
     begin = world.clock.now()
     for number in range(DEVOTED_RATINGS):

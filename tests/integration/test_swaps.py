@@ -421,7 +421,7 @@ async def test_a_claim_stops_no_more_hot_servers_than_it_needs(
     assert deployment_name(FIRST) not in world.cluster.deployments, "it was used longest ago"
 
 
-async def test_a_wake_uses_its_own_hot_server_in_a_full_budget(
+async def test_wake_uses_its_own_hot_server_in_a_full_budget(
     database: Database, tmp_path: Path
 ) -> None:
     world = Hot(database, servers=1)
@@ -435,7 +435,7 @@ async def test_a_wake_uses_its_own_hot_server_in_a_full_budget(
     assert world.deployments.replicas(FIRST) == (endpoint,)
 
 
-async def test_a_server_of_its_own_name_that_it_takes_back_is_swapped(
+async def test_server_of_its_own_name_is_swapped_back(
     database: Database, tmp_path: Path
 ) -> None:
     """The second submission took the first one's server, sleeps there, and gives it back to the first one's next run."""
@@ -507,7 +507,7 @@ async def one_torn_down(world: Hot, folder: Path, second: dict[str, object] = LL
     return endpoint
 
 
-async def test_the_server_of_a_torn_down_submission_serves_the_next_of_its_shape(
+async def test_server_of_a_torn_down_submission_serves_the_next(
     database: Database, tmp_path: Path
 ) -> None:
     world = Hot(database)

@@ -74,7 +74,7 @@ def test_every_path_together_errs_no_more_than_promised(chances: Chances) -> Non
 
 
 def _evidence(paths: list[tuple[int, ...]], ratio: float, *, above: bool) -> NDArray[np.float64]:
-    """Return the evidence against the true ratio after paths of so many conversations of each kind."""
+    """Return the evidence against the true ratio after paths of these numbers of conversations of each kind."""
     counts = np.array(paths, dtype=np.float64)
     terms = np.array([_term(asked, answered, up) for asked, answered, up in KINDS])
     off = terms - np.array(CENTER)
@@ -202,7 +202,7 @@ def test_the_interval_holds_the_estimate_and_narrows() -> None:
     assert widths[1] < widths[0] / 2
 
 
-def test_a_far_better_one_is_settled_and_an_equal_one_is_not() -> None:
+def test_far_better_one_is_settled_and_equal_one_not() -> None:
     def of(seed: int, ratio: float) -> AskedSums:
         asked = _season(seed, 3_000, signal=1.0, ratio=ratio)
         return sums_of(asked, predictions(asked), uses_signals=True)[0]

@@ -141,7 +141,7 @@ def test_a_mark_says_how_far(before: int | None, now: int | None, shown: str) ->
     assert mark(before, now) == shown
 
 
-def test_all_who_could_be_asked_have_a_table_of_their_own(server: Any, capsys: Any) -> None:
+def test_askable_conversations_have_a_table_of_their_own(server: Any, capsys: Any) -> None:
     row = {"submission_id": "a_v1", "eligible": 5_000, "asked": 1_000, "answered": 612, "up": 400}
     ratios = {"ratio": 0.64, "low": 0.58, "high": 0.7}
     plain = {"plain_ratio": None, "plain_low": 0, "plain_high": 1}

@@ -225,7 +225,7 @@ def test_changed_vote_replaces_the_old_and_repeats_change_nothing() -> None:
     assert outcomes(table.counted(OWNERS, ALWAYS)) == [0.5, 0.0]
 
 
-def test_first_five_duels_of_a_user_on_a_pair_are_tested() -> None:
+def test_first_five_duels_of_a_user_are_tested() -> None:
     table = DuelTable()
     first = [duel(k, "a") for k in range(1, COUNTED_PER_USER + 1)]
     later = [duel(k, "a", "two", "one") for k in range(COUNTED_PER_USER + 1, 40)]

@@ -1,4 +1,4 @@
-"""What a model server's control layer does with orders to sleep, wake and swap; the engine is scripted."""
+"""Tests how a model server's control layer handles orders to sleep, wake and swap; the engine is scripted."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ async def test_a_swap_wakes_it_with_any_artifact(
     assert engine.done.count("wake") == 1
 
 
-async def test_what_has_kept_no_weights_is_woken_by_a_swap_only(
+async def test_server_without_weights_is_woken_only_by_a_swap(
     served: ServedArtifact, tmp_path: Path
 ) -> None:
     engine = ScriptedEngine()

@@ -154,7 +154,7 @@ def test_users_who_leave_when_they_are_ahead_mislead_no_claim() -> None:
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.05, 0.2])
-def test_fewest_duels_to_reopen_a_pair_are_those_of_every_subset(margin: float) -> None:
+def test_fewest_duels_to_reopen_a_pair_match_all_subsets(margin: float) -> None:
     needed = 1.0
     settled = 0
     for duels in itertools.starmap(DuelCount, itertools.product(range(9), range(6), range(4))):

@@ -96,7 +96,7 @@ def tasted(seed: int, spread: float) -> list[AssignedConversation]:
 
 @pytest.mark.parametrize(("spread", "most"), [(0.0, 1.02), (3.0, 0.9)])
 def test_earlier_ratings_help_where_they_tell_and_never_harm(spread: float, most: float) -> None:
-    """Beside users without a past: the same conversations, each of a user of its own."""
+    """The same conversations, each of a user of its own without a past."""
     differences: dict[bool, list[float]] = {True: [], False: []}
     for seed in range(SEASONS):
         known = tasted(seed, spread)

@@ -53,7 +53,7 @@ def alike(chance: float) -> Callable[[random.Random, int], bool]:
 def test_a_version_as_good_is_rarely_called_worse(
     is_bad: Callable[[random.Random, int], bool], share: float
 ) -> None:
-    """With a look after every conversation. Counting replies, 18.5 % of canaries were stopped where conversations fail in rows."""
+    """There is a look after every conversation. Counting replies, 18.5 % of canaries were stopped where conversations fail in rows."""
     rng = random.Random(f"{share}")
     alarms = sum(stops(rng, is_bad, share, 0.0) is not None for _ in range(RUNS))
     assert alarms <= ALPHA * RUNS
@@ -99,7 +99,7 @@ def test_what_is_worse_is_found() -> None:
     assert sum(at is not None for at in found) >= 18
 
 
-def test_a_version_that_fails_every_conversation_is_found_within_a_few() -> None:
+def test_version_that_fails_every_conversation_is_found_soon() -> None:
     few = {"share": 0.1, "margin": 0.01, "alpha": ALPHA / 3}
     assert is_worse(Proportion(4, 4), Proportion(0, 36), **few)
     assert not is_worse(Proportion(1, 1), Proportion(0, 9), **few)

@@ -112,7 +112,7 @@ def asked(*pairs: VerdictPair, **fields: Any) -> LeaderboardVerdict:
         ),
     ],
 )
-def test_those_who_could_be_asked_have_a_sentence_of_their_own(
+def test_askable_conversations_have_a_sentence_of_their_own(
     found: LeaderboardVerdict, said: str | None
 ) -> None:
     assert asked_words(found) == said

@@ -61,7 +61,7 @@ def duelling(**what: object) -> dict[str, Worth]:
     return worths_by_duels([contender(name, 0, 0, **what) for name in names], DUELS, MARGIN)
 
 
-def test_by_duels_both_of_an_open_pair_are_worth_as_much() -> None:
+def test_both_of_an_open_pair_are_worth_equally_by_duels() -> None:
     found = duelling()
     assert found["far"] == NOTHING
     assert found["leader"] == found["near"] != NOTHING

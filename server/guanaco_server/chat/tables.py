@@ -116,7 +116,7 @@ class ReplyChoiceRow(Table):
 class AskRow(Table):
     """A conversation that may be asked for a rating, with the chance that it is. It goes with its conversation, whoever deletes that.
 
-    ``signals`` were known before the draw. A rating until ``until`` is the answer. Of a user's conversations with a submission there is one.
+    ``signals`` were known before the draw. A rating until ``until`` is the answer. There is one for all of a user's conversations with a submission.
     """
 
     __tablename__ = "asks"

@@ -149,7 +149,7 @@ class Reconciler:
             await self._deployments.learn_endpoints()
             return
         self._deployments.take_suspects()
-        # What changes after this look is seen by the next one: no other server is stopped for want of room.
+        # Later changes are seen by the next look: no other server is stopped for want of room.
         self._surplus = await self._admit()
         rows = await self._deployments.list_wishes()
         spares = {deployment_name(row.id): row.id for row in await self._deployments.list_spares()}

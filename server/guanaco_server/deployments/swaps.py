@@ -121,7 +121,7 @@ class IdleServer:
 
     @property
     def deployment(self) -> Deployment:
-        """What it holds, as a deployment of it."""
+        """Its artifact, as a deployment of it."""
         if self.spare is None:
             return Deployment.of(self.users[0])
         spare = self.spare

@@ -50,7 +50,7 @@ class BattleRow(Table):
 
 
 class DuelPairRow(Table):
-    """The duels of two submissions that count, as the first by name sees them. Each ranking writes them anew."""
+    """The duels of two submissions that count, as the first by name sees them. Each ranking writes them again."""
 
     __tablename__ = "duel_pairs"
 

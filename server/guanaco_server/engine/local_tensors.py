@@ -3,8 +3,7 @@
     file ── mmap ──┬── hashed ahead, piece by piece (AHEAD_BYTES at most)
                    └── handed out, each tensor when its last piece is verified
 
-What lies on this machine's disk was proven by its SHA-256 when it came here, or was made here; what has to be found
-at each load is what the disk spoilt, and a CRC-32 does, at 3.3 GB/s a core where SHA-256 has 1.4.
+Files on this machine's disk were proven by their SHA-256 when they came here, or were made here. Each load only has to find what the disk spoilt, and a CRC-32 does that, at 3.3 GB/s a core where SHA-256 has 1.4.
 
 Nothing is read but what is wanted: a consumer that takes a slice of a tensor touches only the pages of that
 slice, beside the pieces that are its to verify.

@@ -29,7 +29,7 @@ RANK = "rank"
 
 @dataclass(frozen=True)
 class BoardClaim:
-    """What a board said of a submission. ``facts`` say more: the leader and the margin, or the rank and the one before."""
+    """A board's claim about a submission. ``facts`` say more: the leader and the margin, or the rank and the one before."""
 
     competition: str
     claim: str

@@ -203,7 +203,7 @@ class ScorePointRow(Table):
 
 
 class BoardClaimRow(Table):
-    """What a board has once said of a submission, and is told once: "settled", or a rank (claims.py). ``facts`` is JSON."""
+    """A claim that a board has made about a submission once, and that is notified once: "settled", or a rank (claims.py). ``facts`` is JSON."""
 
     __tablename__ = "board_claims"
 

@@ -4,7 +4,7 @@
     began since                  added to a copy of them, for their ratings may still come or change
 
 So what is shown at all looks is one sequence with a fixed start. The running sums are in memory: after a start of the process the first
-requests add what there is, so many conversations each, and the answer says whether it has come to the end.
+requests add what there is, a limited number of conversations each, and the answer says whether it has come to the end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_CONVERSATIONS = 20_000  # added by one request
 
 @dataclass
 class _Added:
-    """What was added so far; ``last`` is the begin and the id of the last conversation."""
+    """The sums so far; ``last`` is the begin and the id of the last conversation."""
 
     sums: UniformSums = field(default_factory=UniformSums)
     conversations: int = 0
@@ -108,7 +108,7 @@ class UniformService:
 
 
 def _add_part(added: _Added, part: _Part) -> None:
-    """Compute the chances of each decision whose snapshot is still kept, and add it. Of a user no name is kept."""
+    """Compute the chances of each decision whose snapshot is still kept, and add it. No user's name is kept."""
     for one in part.decided:
         pool = part.pools[one.decision.snapshot]
         added.last = (one.at, one.id)

@@ -3,7 +3,7 @@
     text  →  words: letters and digits that stand together; every other character is a word of its own
     key   →  the same; it is mentioned where its words follow one another in the text
 
-A key of one word is looked up among the words. Those of several are searched for, until that has cost SEARCH_STEPS; the rest are looked
+A key of one word is looked up among the words. Keys of several words are searched for, until that has cost SEARCH_STEPS; the rest are looked
 up in the sorted list of all places where a word begins, which 8,192 characters of the worst kind take some 10 ms to make.
 """
 

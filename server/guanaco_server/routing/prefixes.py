@@ -14,7 +14,7 @@ A replica that computed a persona has it in its KV cache, and answers the charac
 The first in the character's order always counts as a holder: other gateway processes have the same order, so they meet
 there. A further holder is forgotten when the character's load has needed none for KEPT_S, or its copy is evicted.
 
-What a replica holds is estimated from the replies: each tells how many tokens were computed and how many were cached.
+The content of a replica's cache is estimated from the replies: each tells how many tokens were computed and how many were cached.
 A persona that is found, or not found, after a number of tokens tells how large the replica's cache is.
 """
 

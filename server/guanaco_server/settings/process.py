@@ -48,7 +48,7 @@ class ProcessSettings(BaseModel):
     )
     require_confinement: bool = Field(
         default=False,
-        description="Whether the platform refuses to start on a machine where a layer of the confinement of strangers' files is not in force; `guanaco doctor` lists them. Otherwise it starts, and logs which are missing.",
+        description="Refuse to start on a machine where a layer of the confinement of strangers' files is not in force; `guanaco doctor` lists them. Otherwise it starts, and logs which are missing.",
     )
     data_dir: Path = Field(
         default=Path("guanaco-data"),

@@ -51,7 +51,7 @@ class EngineSettings(BaseModel):
         default=0,
         ge=0,
         le=64,
-        description="Model servers that stay although their submissions sleep or are torn down (on Kubernetes those that were claimed from a pool), so that the next one of the same shape that wakes or is submitted takes over its process by a swap of the weights. Where room is asked for, as many go as are needed. None is kept while the machine has less than 3 GB of memory left. 0 keeps none.",
+        description="Model servers that stay although their submissions sleep or are torn down (on Kubernetes those that were claimed from a pool), so that the next one of the same shape that wakes or is submitted takes over its process by a swap of the weights. Where room is asked for, as many go as are needed. No server is kept while the machine has less than 3 GB of memory left. 0 keeps none.",
     )
     hot_engine_s: float = Field(
         default=0,

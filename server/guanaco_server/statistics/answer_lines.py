@@ -134,7 +134,7 @@ class _Learnt:
     def learn(
         self, asked: AskedConversations, batch: slice, centers: Floats, z: Floats, moves: Floats
     ) -> None:
-        """Add a batch, and fit the lines anew."""
+        """Add a batch, and fit the lines again."""
         import numpy as np
 
         places, is_asked = asked.submissions[batch], asked.is_asked[batch]

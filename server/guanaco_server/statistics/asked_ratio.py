@@ -17,8 +17,7 @@ c = 1/p: its values lie between (1 - r) - 1/p and 1/p - r, and z_i between -r an
 
 is a nonnegative supermartingale that begins at 1 at most (X. Fan, I. Grama, Q. Liu, Electronic Journal of Probability 20 (2015); S. R. Howard, A. Ramdas,
 J. McAuliffe, J. Sekhon, "Time-uniform, nonparametric, nonasymptotic confidence sequences", Annals of Statistics 49 (2021), theorem 4; I.
-Waudby-Smith, A. Ramdas, JRSS B 86 (2024)). So is a mixture over λ and r. Of Σ E Z_i = Σ μ^U - r Σ μ^R only m = Σ μ^R is unknown once θ is
-supposed, and lies between 0 and n: the least of the mixture over m is the evidence against θ. Had one direction, r = θ, been taken
+Waudby-Smith, A. Ramdas, JRSS B 86 (2024)). So is a mixture over λ and r. In Σ E Z_i = Σ μ^U - r Σ μ^R, only m = Σ μ^R is unknown once θ is supposed, and lies between 0 and n: the least of the mixture over m is the evidence against θ. Had one direction, r = θ, been taken
 for each θ, then m would drop out; but nothing would hold all the time while θ moves with users and days, and here it does.
 
 With slopes λ > 0 it is evidence against "θ is at most so much", with λ < 0 against "at least". Sums up to the second degree are

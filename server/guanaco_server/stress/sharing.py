@@ -60,7 +60,7 @@ class BesideLoad:
 
     @property
     def is_alone(self) -> bool:
-        """Whether nobody else uses the server, and nobody was seen to use another one of the machine."""
+        """True if nobody else uses the server, and nobody was seen to use another one of the machine."""
         return self._shared is None and not self._busy
 
     def placed(self, measure: Measure) -> Measure:

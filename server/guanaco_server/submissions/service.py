@@ -363,7 +363,7 @@ class SubmissionService:
     ) -> Submission:
         """Run the pipeline again, at the same commit if one was resolved; a serialized artifact is used again.
 
-        What is served stays so until the new version has taken its place (rollouts/). A private or gated repo needs its developer's ``hub_token`` again. RedeployInProgress while the last one is under way; InvalidInput for a
+        The served version stays until the new one has taken its place (rollouts/). A private or gated repo needs its developer's ``hub_token`` again. RedeployInProgress while the last one is under way; InvalidInput for a
         canary of what takes no conversations.
         """
         rolling = await self.rollouts.begin(account, submission_id, hub_token, request)

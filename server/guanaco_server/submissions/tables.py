@@ -279,7 +279,7 @@ class CanaryConversationRow(Table):
 
 
 class CanaryCountRow(Table):
-    """What the version before counts of a canary's two versions, by reply. This version neither reads nor writes it."""
+    """Counts of a canary's two versions by reply, as the version before writes them. This version neither reads nor writes it."""
 
     __tablename__ = "canary_counts"
 

@@ -79,7 +79,7 @@ ACTIONS = (
         "Redeploy",
         Status.QUEUED,
         None,
-        "All stages run again, at the same commit. What is served stays so until the new version has taken its place.",
+        "All stages run again, at the same commit. The served version stays until the new one has taken its place.",
     ),
     SubmissionAction(
         "canary",

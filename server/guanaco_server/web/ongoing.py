@@ -49,7 +49,7 @@ class Piece:
 class Said:
     """A whole reply, as a page shows it; with ``asks_for_rating`` the competition would like to have a rating now.
 
-    Of a battle there is no text: the page reads both replies, to choose from, from the record.
+    A battle has no text: the page reads both replies, to choose from, from the record.
     """
 
     message_id: str

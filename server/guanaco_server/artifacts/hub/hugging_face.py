@@ -228,7 +228,7 @@ def _translated(
         ) from None
     except _AnswerTooLong:
         raise CorruptConfig(
-            f"What the Hub says about the files of {repo} is over {MAX_LISTING // 2**20} MiB: a model's repo has far fewer."
+            f"The Hub's answer about the files of {repo} is over {MAX_LISTING // 2**20} MiB: a model's repo has far fewer."
         ) from None
     except (httpx2.HTTPError, OSError) as error:
         raise HubUnreachable(

@@ -112,7 +112,7 @@ class DuelVotes:
         return {sides: results.tested for sides, results in self.results_by_pair().items()}
 
     def results_by_pair(self) -> dict[tuple[str, str], PairResults]:
-        """Count the duels of pairs. Of a user's duels on a pair the first ones count, whose choice knows no vote."""
+        """Count the duels of pairs. The first duels of a user on a pair count; this choice knows no vote."""
         import numpy as np
 
         if self.rows is None:

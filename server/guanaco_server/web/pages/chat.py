@@ -187,7 +187,7 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
 
 @dataclass(frozen=True)
 class RatingForm:
-    """What stands in the form for a rating: what was given before, or what was sent and cannot be taken."""
+    """The content of the form for a rating: what was given before, or what was sent and cannot be taken."""
 
     thumb: str = ""
     text: str = ""
