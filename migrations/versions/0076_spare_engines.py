@@ -11,7 +11,7 @@ from alembic import op
 from guanaco_server.database.types import JsonColumn
 
 revision = "0076"
-down_revision = "0072"
+down_revision = "0074"
 
 
 def upgrade() -> None:

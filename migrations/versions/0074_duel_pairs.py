@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
-revision = "0072"
-down_revision = "0074"
+revision = "0074"
+down_revision = "0072"
 
 JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
 

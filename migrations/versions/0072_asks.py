@@ -11,7 +11,7 @@ from alembic import op
 
 from guanaco_server.database.types import JsonColumn, UtcDateTime
 
-revision = "0074"
+revision = "0072"
 down_revision = "0071"
 
 
