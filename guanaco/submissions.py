@@ -38,13 +38,15 @@ class StageSpec:
     """One stage: its name, the submission's status meanwhile, and what the stage does.
 
     ``may_be_skipped`` decides about a stage that is new: whether a run that was past its place when the stage was
-    introduced goes on without it, or runs it late (docs/decisions/0016-stages-in-flight.md).
+    introduced goes on without it, or runs it late (docs/decisions/0016-stages-in-flight.md). A version that a rollback brings
+    back is not asked again what ``holds_for_good``: it had passed that stage.
     """
 
     name: str
     status: Status
     sentence: str
     may_be_skipped: bool = False
+    holds_for_good: bool = False
 
 
 class Stage(OpenEnum):
@@ -52,11 +54,17 @@ class Stage(OpenEnum):
 
     # The one table of stages. A new stage is one entry here, and one function in the server's
     # submissions/pipeline/stages.py.
-    RESOLVE = StageSpec("resolve", Status.CHECKING, "Pin the exact commit")
-    CHECK = StageSpec("check", Status.CHECKING, "Check config, tokenizer and weights")
-    SERIALIZE = StageSpec("serialize", Status.SERIALIZING, "Stream the weights into the store")
+    RESOLVE = StageSpec("resolve", Status.CHECKING, "Pin the exact commit", holds_for_good=True)
+    CHECK = StageSpec(
+        "check", Status.CHECKING, "Check config, tokenizer and weights", holds_for_good=True
+    )
+    SERIALIZE = StageSpec(
+        "serialize", Status.SERIALIZING, "Stream the weights into the store", holds_for_good=True
+    )
     DEPLOY = StageSpec("deploy", Status.DEPLOYING, "Start the model server")
-    STRESS = StageSpec("stress", Status.STRESS_TESTING, "Measure it under load")
+    STRESS = StageSpec(
+        "stress", Status.STRESS_TESTING, "Measure it under load", holds_for_good=True
+    )
     PUBLISH = StageSpec("publish", Status.STRESS_TESTING, "Open it to users")
 
     spec: StageSpec  # a stage of a later version has none

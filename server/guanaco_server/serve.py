@@ -68,7 +68,7 @@ def run(settings: Settings, on_ready: Callable[[Started], None]) -> int:
         platform = build_platform(settings, data_dir)
         asyncio.run(platform.check())
         gateways = Gateways(settings, data_dir, listener.getsockname()[1])
-        server = _Server(platform, settings, listener, gateways, on_ready)
+        server = _ApiServer(platform, settings, listener, gateways, on_ready)
         with serving(platform.metrics, settings.host, settings.metrics_port):
             server.run(sockets=[listener])
         return 0 if server.is_ready_told else 1
@@ -140,7 +140,7 @@ def require_shared(settings: Settings) -> None:
         )
 
 
-class _Server(GuardedServer):
+class _ApiServer(GuardedServer):
     """Tells ``on_ready`` once the platform runs and requests are taken."""
 
     def __init__(

@@ -257,6 +257,34 @@ async def test_each_rating_has_one_copy_although_several_make_copies(world: Talk
     assert await world.copies.make() == 0
 
 
+async def test_what_is_edited_or_deleted_leaves_the_developers_copy(world: Talkative) -> None:
+    """The copy is dropped in the transaction of the change, before it is made again."""
+    conversation = await world.rate(says=("My ferret is Quillon", "It bit Ottoline"))
+    await world.copies.make()
+    (copied,) = await world.items()
+    assert "Quillon" in str(copied)
+    path = f"/conversations/{conversation}"
+    said = (await world.backend.get(path)).json()["messages"]
+    first, second = [one["id"] for one in said if one["sender"] == "user"]
+    edited = await world.backend.patch(f"{path}/messages/{first}", json={"content": "I have a pet"})
+    assert edited.status_code == 200, edited.text
+    assert "Quillon" not in await kept_texts(world)
+    await world.copies.make()
+    gone = await world.backend.delete(f"{path}/messages/{second}")
+    assert gone.status_code == 204, gone.text
+    assert "Ottoline" not in await kept_texts(world)
+    await world.copies.make()
+    (copied,) = await world.items()
+    assert "I have a pet" in str(copied)
+    assert "Quillon" not in str(copied)
+    assert "Ottoline" not in str(copied)
+
+
+async def kept_texts(world: World) -> str:
+    async with world.database.read() as session:
+        return str(list(await session.scalars(text("SELECT document FROM feedback_copies"))))
+
+
 async def test_new_version_makes_every_copy_again_in_its_place(world: Talkative) -> None:
     await world.rate(words="first")
     (before,) = await world.items()

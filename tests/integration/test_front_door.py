@@ -149,7 +149,7 @@ async def test_each_connection_parses_one_piece_per_loop_pass() -> None:
             loop.call_soon(count)
 
     listener = socket.create_server(("127.0.0.1", 0))
-    door = FrontDoor(LONG)
+    door = FrontDoor(LONG, (), Metrics())
     config = uvicorn.Config(Echo(), log_config=None, lifespan="off", ws="none")
     config.load()
 

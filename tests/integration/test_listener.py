@@ -20,6 +20,7 @@ from guanaco_server.http.front_door import (
     FrontDoor,
 )
 from guanaco_server.http.listener import ACCEPTED_AT_ONCE, Listener
+from guanaco_server.observability.metrics import Metrics
 
 CLIENTS = 3 * ACCEPTED_AT_ONCE
 
@@ -65,7 +66,7 @@ async def test_many_connections_are_accepted_in_a_pass_but_not_all() -> None:
         return made[-1]
 
     with listening(CLIENTS) as (sock, _):
-        listener = Listener(sock, FrontDoor(DoorLimits()), make)
+        listener = Listener(sock, FrontDoor(DoorLimits(), (), Metrics()), make)
         await _until(sock, CLIENTS)
         listener.close()
         while len(made) < CLIENTS:
@@ -86,7 +87,7 @@ async def test_flood_of_one_address_is_refused_before_a_protocol_exists(
     limits = DoorLimits(per_address=1)
     too_many = LEAST_BURST + CLIENTS
     with listening(too_many) as (sock, clients):
-        listener = Listener(sock, FrontDoor(limits), make)
+        listener = Listener(sock, FrontDoor(limits, (), Metrics()), make)
         await _until(sock, too_many)
         listener.close()
         last = clients[-1]

@@ -17,6 +17,7 @@ from guanaco_server.characters.room import CharactersRoom, build_characters
 from guanaco_server.chat.conversations import records as chat_records
 from guanaco_server.chat.conversations.activity import ConversationActivity
 from guanaco_server.chat.gateway.places import CheckPlaces, TurnPlaces, has_older_gateway
+from guanaco_server.chat.personas.service import erase_of_characters
 from guanaco_server.chat.room import ChatRoom, build_activity, build_chat, build_places
 from guanaco_server.compat.room import CompatRoom, build_compat
 from guanaco_server.competitions.room import CompetitionsRoom, build_competitions
@@ -25,6 +26,7 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.reconciler import Reconciler
 from guanaco_server.deployments.room import DeploymentsRoom, build_deployments, build_reconciler
 from guanaco_server.deployments.versions import ConversationStart
+from guanaco_server.duels import records as duel_records
 from guanaco_server.duels.counting import DuelCounts
 from guanaco_server.duels.room import DuelsRoom, build_duels
 from guanaco_server.experiments.room import ExperimentsRoom, build_experiments
@@ -45,7 +47,7 @@ from guanaco_server.scaling.room import ScalingRoom, build_scaling
 from guanaco_server.settings import Settings
 from guanaco_server.stress.room import build_stress
 from guanaco_server.submissions.pipeline.room import PipelineRoom, build_pipeline
-from guanaco_server.submissions.rollouts.loop import RolloutLoop, Vote
+from guanaco_server.submissions.rollouts.loop import CanaryVote, RolloutLoop
 from guanaco_server.submissions.rollouts.promotions import PromotionLoop
 from guanaco_server.submissions.room import (
     SubmissionsRoom,
@@ -107,7 +109,12 @@ def build_rooms(
     accounts = build_accounts(database, clock)
     idempotency = build_idempotency(database, clock, secret=pseudonym_key)
     characters = build_characters(
-        database, clock, accounts=accounts.accounts, audit=accounts.audit, settings=settings
+        database,
+        clock,
+        accounts=accounts.accounts,
+        audit=accounts.audit,
+        on_erasing=erase_of_characters,
+        settings=settings,
     )
     workers = build_workers(database, clock, settings=settings)
     configs = build_configs(store, adapters.start_child)
@@ -213,10 +220,12 @@ def build_rooms(
         experiments=experiments.running,
         prompts=prompts.service,
         audit=accounts.audit,
+        on_erasing=idempotency.service.forget,
+        on_changed=feedback_records.copy_again,
+        on_deleted=duel_records.forget_messages,
         metrics=metrics,
         settings=settings,
     )
-    chat.conversations.on_erasing(idempotency.service.forget)
     feedback = build_feedback(
         database,
         clock,
@@ -228,6 +237,9 @@ def build_rooms(
         metrics=metrics,
         ledger=adapters.ledger,
         pseudonym_key=pseudonym_key,
+        on_changed=leaderboard.counter.correct,
+        forget_user=leaderboard.forget,
+        on_deleted=leaderboard.counter.forget_conversation,
         settings=settings,
     )
     duels = build_duels(
@@ -239,11 +251,6 @@ def build_rooms(
         chat=chat,
         settings=settings,
     )
-    chat.editor.on_deleted(duels.service.forget)
-    feedback.erasures.on_erase(leaderboard.forget)
-    feedback.service.on_changed(leaderboard.counter.correct)
-    feedback.erasures.on_deleted(leaderboard.counter.forget_conversation)
-    chat.editor.on_changed(feedback.service.copy_again)
     retention = build_retention(
         database,
         clock,
@@ -405,17 +412,17 @@ def build_rooms(
     )
 
 
-async def _votes(database: Database, submission_id: str, since: datetime) -> list[Vote]:
+async def _votes(database: Database, submission_id: str, since: datetime) -> list[CanaryVote]:
     """List the ratings that a canary compares: of each user the first one of a conversation that began since."""
     async with database.read() as session:
         ratings = await feedback_records.given_since(session, submission_id, since)
         begun = await chat_records.begun(session, {one.conversation_id for one in ratings})
-    firsts: dict[str, Vote] = {}
+    firsts: dict[str, CanaryVote] = {}
     for one in ratings:
         began_at = begun.get(one.conversation_id)
         if began_at is not None and began_at >= since:
             talk = ConversationStart(one.conversation_id, began_at.timestamp())
-            firsts.setdefault(one.user_key, Vote(talk, one.first_up))
+            firsts.setdefault(one.user_key, CanaryVote(talk, one.first_up))
     return list(firsts.values())
 
 

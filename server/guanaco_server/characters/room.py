@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import AccountService
-from guanaco_server.characters.service import CharacterService
+from guanaco_server.characters.service import CharacterService, Eraser
 from guanaco_server.database.database import Database
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings
@@ -23,6 +23,7 @@ def build_characters(
     *,
     accounts: AccountService,
     audit: AuditLog,
+    on_erasing: Eraser,
     settings: Settings,
 ) -> CharactersRoom:
-    return CharactersRoom(CharacterService(database, clock, accounts, audit, settings))
+    return CharactersRoom(CharacterService(database, clock, accounts, audit, settings, on_erasing))

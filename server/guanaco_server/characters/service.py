@@ -99,18 +99,16 @@ class CharacterService:
         accounts: AccountService,
         audit: AuditLog,
         settings: CharacterSettings,
+        on_erasing: Eraser,
     ) -> None:
+        """``on_erasing`` is called within each transaction that erases characters, with their ids."""
         self._database = database
         self._clock = clock
         self._accounts = accounts
         self._audit = audit
         self._settings = settings
         self._threads = asyncio.Semaphore(AT_ONCE)
-        self._on_erasing: list[Eraser] = []
-
-    def on_erasing(self, eraser: Eraser) -> None:
-        """Have it called within each transaction that erases characters, with their ids."""
-        self._on_erasing.append(eraser)
+        self._on_erasing = on_erasing
 
     async def create(self, account: Account, upload: bytes, *, is_public: bool) -> Character:
         """Store a new character. InvalidCard, or QuotaExceeded where the account has as much as it may have."""
@@ -279,8 +277,7 @@ class CharacterService:
         return CharactersErased(characters=len(ids), versions=versions)
 
     async def _erase(self, session: AsyncSession, character_ids: Sequence[str]) -> int:
-        for eraser in self._on_erasing:
-            await eraser(session, character_ids)
+        await self._on_erasing(session, character_ids)
         return await queries.erase(session, character_ids)
 
     def _read(self, upload: bytes) -> UploadedCard:

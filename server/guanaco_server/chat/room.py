@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.characters.service import CharacterService
 from guanaco_server.chat.conversations.activity import ConversationActivity
-from guanaco_server.chat.conversations.editing import ConversationEditor
+from guanaco_server.chat.conversations.editing import ConversationEditor, OnChanged
 from guanaco_server.chat.conversations.history import HistoryCache, history_reader
-from guanaco_server.chat.conversations.service import ConversationService
+from guanaco_server.chat.conversations.service import ConversationService, Eraser
 from guanaco_server.chat.gateway.asking import AskService
 from guanaco_server.chat.gateway.background import BackgroundModel
 from guanaco_server.chat.gateway.best_of import BestOf, RewardModels
@@ -107,9 +107,13 @@ def build_chat(
     experiments: RunningExperiments,
     prompts: PromptService,
     audit: AuditLog,
+    on_erasing: Eraser,
+    on_changed: OnChanged,
+    on_deleted: OnChanged,
     metrics: Metrics,
     settings: Settings,
 ) -> ChatRoom:
+    """``on_erasing`` and ``on_changed`` get the ids of conversations, ``on_deleted`` those of messages, within the transaction."""
     best_of = BestOf(
         model_server,
         prompts,
@@ -157,9 +161,8 @@ def build_chat(
         submissions,
         characters,
         personas,
+        on_erasing,
     )
-    conversations.on_erasing(personas.erase_of_conversations)
-    characters.on_erasing(personas.erase_of_characters)
     turns = _turn_statements(database)
     longest_s = (
         settings.wake_wait_s + settings.turn_wait_s + settings.reply_timeout_s + RECORD_PATIENCE_S
@@ -181,7 +184,7 @@ def build_chat(
     conversations.on_erased(replies.forget)
     return ChatRoom(
         conversations=conversations,
-        editor=ConversationEditor(database, clock),
+        editor=ConversationEditor(database, clock, on_changed=on_changed, on_deleted=on_deleted),
         memory=MemoryService(database, clock, audit, routing),
         replies=replies,
         previews=PreviewService(submissions, routing, generator),

@@ -34,7 +34,7 @@ class LocalHub:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._server = _Server(self)
+        self._server = _HubServer(self)
         self._thread = Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
 
     @property
@@ -68,12 +68,12 @@ class LocalHub:
                 start += sent
 
 
-class _Server(ThreadingHTTPServer):
+class _HubServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, hub: LocalHub) -> None:
         self.hub = hub
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", 0), _HubHandler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is no news; anything else is told on stderr."""
@@ -81,8 +81,8 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
+class _HubHandler(BaseHTTPRequestHandler):
+    server: _HubServer
     protocol_version = "HTTP/1.1"
 
     def do_HEAD(self) -> None:

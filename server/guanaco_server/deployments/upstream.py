@@ -57,8 +57,8 @@ class Origin:
 class Upstream:
     def __init__(self, connect_timeout_s: float) -> None:
         self._connect_timeout_s = connect_timeout_s
-        self._idle: defaultdict[Origin, list[_Connection]] = defaultdict(list)
-        self._connections: set[_Connection] = set()
+        self._idle: defaultdict[Origin, list[_UpstreamConnection]] = defaultdict(list)
+        self._connections: set[_UpstreamConnection] = set()
         self._is_closed = False
         self._tls: ssl.SSLContext | None = None
 
@@ -99,7 +99,7 @@ class Upstream:
             connection.abort()
         await asyncio.sleep(0)  # in which the sockets are closed
 
-    def note(self, connection: _Connection, *, is_open: bool) -> None:
+    def note(self, connection: _UpstreamConnection, *, is_open: bool) -> None:
         """Note that the connection was opened or lost."""
         if is_open:
             self._connections.add(connection)
@@ -115,7 +115,7 @@ class Upstream:
                 continue
         return await (await self._connect(origin)).send(request).started()
 
-    def keep(self, connection: _Connection) -> None:
+    def keep(self, connection: _UpstreamConnection) -> None:
         """Keep the connection for the next request, if there is room."""
         kept = self._idle[connection.origin]
         if len(kept) < KEPT_CONNECTIONS and not self._is_closed:
@@ -123,7 +123,7 @@ class Upstream:
         else:
             connection.close()
 
-    def _take(self, origin: Origin) -> _Connection | None:
+    def _take(self, origin: Origin) -> _UpstreamConnection | None:
         kept = self._idle[origin]
         while kept:
             connection = kept.pop()
@@ -131,12 +131,12 @@ class Upstream:
                 return connection
         return None
 
-    async def _connect(self, origin: Origin) -> _Connection:
+    async def _connect(self, origin: Origin) -> _UpstreamConnection:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 _, connection = await loop.create_connection(
-                    lambda: _Connection(self, origin),
+                    lambda: _UpstreamConnection(self, origin),
                     origin.host,
                     origin.port,
                     ssl=self._tls_context() if origin.is_tls else None,
@@ -157,10 +157,10 @@ class UpstreamResponse:
 
     __slots__ = ("_buffer", "_buffered", "_connection", "_error", "_is_ended", "_is_left", "_waiter", "headers", "status")  # fmt: skip
 
-    def __init__(self, connection: _Connection) -> None:
+    def __init__(self, connection: _UpstreamConnection) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}  # those that begin with OUR_HEADERS, in lower case
-        self._connection: _Connection | None = connection
+        self._connection: _UpstreamConnection | None = connection
         self._buffer: list[bytes] = []
         self._buffered = 0
         self._is_ended = self._is_left = False
@@ -251,7 +251,7 @@ class _StaleConnectionError(UpstreamError):
     """A kept connection was closed before it answered a byte."""
 
 
-class _Connection(asyncio.Protocol):
+class _UpstreamConnection(asyncio.Protocol):
     __slots__ = ("_answer", "_body", "_has_answered", "_header_bytes", "_is_complete", "_is_kept", "_is_paused", "_is_used", "_parser", "_transport", "_upstream", "on_body", "origin")  # fmt: skip
 
     def __init__(self, upstream: Upstream, origin: Origin) -> None:

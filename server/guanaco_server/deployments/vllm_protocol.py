@@ -254,7 +254,7 @@ SPARE_PIECES = 64  # over max_output_tokens: the ends, and what a tokenizer hold
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
 
 
-class _Choice(msgspec.Struct, gc=False):
+class _ChoicePart(msgspec.Struct, gc=False):
     text: str
     finish_reason: Annotated[str, msgspec.Meta(pattern=FINISH_REASON)] | None = None
     logprobs: dict[str, Any] | None = None
@@ -277,7 +277,7 @@ class _Usage(msgspec.Struct, gc=False):
 
 
 class _Event(msgspec.Struct, gc=False):
-    choices: list[_Choice] = []
+    choices: list[_ChoicePart] = []
     usage: _Usage | None = None
     error: Any = None
 

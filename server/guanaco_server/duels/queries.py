@@ -89,6 +89,7 @@ async def replace_pairs(
 
 
 async def delete_of_messages(session: AsyncSession, message_ids: Sequence[str]) -> None:
+    """Delete the battles of messages that are deleted, with both replies."""
     await session.execute(
         delete(BattleRow)
         .where(BattleRow.message_id.in_(message_ids))

@@ -94,3 +94,8 @@ async def replies(session: AsyncSession, ids: Iterable[str]) -> dict[str, tuple[
     statement: Select[str, str, str] = select(row.id, row.a_content, row.b_content)
     rows = await session.execute(statement.where(among(session, row.id, ids)))
     return {battle: (a, b) for battle, a, b in rows}
+
+
+async def forget_messages(session: AsyncSession, message_ids: Sequence[str]) -> None:
+    """Within the caller's transaction, which deletes these messages: delete their battles, with both replies."""
+    await queries.delete_of_messages(session, message_ids)

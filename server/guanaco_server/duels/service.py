@@ -137,10 +137,6 @@ class DuelService:
             rows = await queries.pairs_in(session, competition_id)
         return scores_of_pairs((row.first, row.second, row.results) for row in rows)
 
-    async def forget(self, session: AsyncSession, message_ids: Sequence[str]) -> None:
-        """Within the caller's transaction, which deletes these messages: delete their battles, with both replies."""
-        await queries.delete_of_messages(session, message_ids)
-
     async def _require_own(
         self, session: AsyncSession, account: Account, conversation_id: str
     ) -> str:

@@ -213,7 +213,7 @@ def _filling(
 ) -> Iterator[tuple[TensorRecord, memoryview]]:
     # All of it, also what this rank does not want: other ranks, and later servers, want the whole file.
     try:
-        copy = _Copy(folder / PART_NAME)
+        copy = _CacheCopy(folder / PART_NAME)
     except OSError as error:
         _say_not_cached(error)
         yield from read_remote(url, manifest, selection)
@@ -225,7 +225,7 @@ def _filling(
         copy.publish(folder / TENSORS_NAME)
 
 
-class _Copy:
+class _CacheCopy:
     """Written from several threads. When it cannot be written it says so once, and the stream goes on without it."""
 
     def __init__(self, path: Path) -> None:

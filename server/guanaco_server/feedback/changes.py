@@ -54,16 +54,14 @@ class RatingChanger:
         clock: Clock,
         conversations: ConversationService,
         audit: AuditLog,
+        on_changed: OnChanged,
     ) -> None:
+        """``on_changed`` is called, within the transaction, for each rating that is changed or withdrawn."""
         self._database = database
         self._clock = clock
         self._conversations = conversations
         self._audit = audit
-        self._listeners: list[OnChanged] = []
-
-    def on_changed(self, listener: OnChanged) -> None:
-        """Have it called, within the transaction, for each rating that is changed or withdrawn."""
-        self._listeners.append(listener)
+        self._on_changed = on_changed
 
     async def read(self, account: Account, conversation_id: str) -> Rating:
         async with self._database.read() as session:
@@ -175,8 +173,7 @@ class RatingChanger:
             competition=row.competition,
             at=row.created_at,
         )
-        for listener in self._listeners:
-            await listener(session, changed)
+        await self._on_changed(session, changed)
 
 
 def _read(row: FeedbackRow) -> Rating:

@@ -77,7 +77,12 @@ class ErasureService:
         audit: AuditLog,
         ledger: ErasureLedger,
         hashes: UserHashes,
+        forget_user: Eraser,
+        on_deleted: OnDeleted,
     ) -> None:
+        """``forget_user`` is called within each transaction that erases a user, ``on_deleted``, before the rows go, for each single
+        conversation that is deleted.
+        """
         self._database = database
         self._clock = clock
         self._accounts = accounts
@@ -88,8 +93,8 @@ class ErasureService:
         self._audit = audit
         self._ledger = ledger
         self._hashes = hashes
-        self._erasers: list[Eraser] = []
-        self._deletion_listeners: list[OnDeleted] = []
+        self._erasers: list[Eraser] = [forget_user]
+        self._on_deleted = on_deleted
 
     def on_erase(self, eraser: Eraser) -> None:
         """Have another room erase what it knows of a user."""
@@ -157,10 +162,6 @@ class ErasureService:
             ratings=ratings,
         )
 
-    def on_deleted(self, listener: OnDeleted) -> None:
-        """Have it called, within the transaction and before the rows go, for each single conversation that is deleted."""
-        self._deletion_listeners.append(listener)
-
     async def erase_own(self, account: Account, request: ErasureRequest) -> Erasure:
         """Erase one of the account's own users. Only an admin names another account; Forbidden for anybody else."""
         if account.role is not Role.ADMIN:
@@ -182,8 +183,7 @@ class ErasureService:
 
     async def _delete(self, session: AsyncSession, found: RateableConversation) -> None:
         feedback_ids = await self._feedback.lock_of_conversations(session, [found.id])
-        for listener in self._deletion_listeners:
-            await listener(session, found)
+        await self._on_deleted(session, found)
         await self._feedback.erase(session, feedback_ids, [found.id])
         await self._conversations.erase(session, [found.id])
 

@@ -26,6 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.chat.conversations.records import user_id_of, user_key
 from guanaco_server.database.database import among
+from guanaco_server.feedback import queries
 from guanaco_server.feedback.tables import FeedbackRow, RatingChangeRow
 from guanaco_server.statistics.votes import VoteCount
 
@@ -270,3 +271,8 @@ async def first_answers(
         .order_by(change.number.desc())
     )
     return found | {conversation_id: (at, is_up) for conversation_id, at, is_up in changes}
+
+
+async def copy_again(session: AsyncSession, conversation_ids: Sequence[str]) -> None:
+    """Within the caller's transaction, which has changed these conversations: copy their ratings again."""
+    await queries.copy_again(session, conversation_ids)

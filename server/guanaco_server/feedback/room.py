@@ -9,8 +9,9 @@ from guanaco_server.accounts.service import AccountService
 from guanaco_server.anonymization.anonymizer import Anonymizer
 from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.database.database import Database
+from guanaco_server.feedback.changes import OnChanged
 from guanaco_server.feedback.copies import CopyLoop, CopyService, Pseudonyms, Variants
-from guanaco_server.feedback.erasure import ErasureService
+from guanaco_server.feedback.erasure import Eraser, ErasureService, OnDeleted
 from guanaco_server.feedback.ledger import ErasureLedger, UserHashes
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.observability.metrics import Metrics
@@ -41,8 +42,12 @@ def build_feedback(
     metrics: Metrics,
     ledger: ErasureLedger,
     pseudonym_key: bytes,
+    on_changed: OnChanged,
+    forget_user: Eraser,
+    on_deleted: OnDeleted,
     settings: Settings,
 ) -> FeedbackRoom:
+    """The three are called within the transaction that changes a rating, erases a user or deletes a conversation."""
     pseudonyms = Pseudonyms(pseudonym_key)
     copies = CopyService(
         database,
@@ -60,6 +65,7 @@ def build_feedback(
         copies,
         audit,
         metrics,
+        on_changed,
     )
     copy_loop = CopyLoop(copies, database.watch_commits(), clock, metrics)
     service.on_rated(copy_loop.wake)
@@ -74,5 +80,7 @@ def build_feedback(
         audit,
         ledger,
         UserHashes(pseudonym_key),
+        forget_user,
+        on_deleted,
     )
     return FeedbackRoom(service, copies, copy_loop, erasures)

@@ -78,7 +78,9 @@ class FeedbackService:
         copies: CopyService,
         audit: AuditLog,
         metrics: Metrics,
+        on_changed: OnChanged,
     ) -> None:
+        """``on_changed`` is called, within the transaction, for each rating that is changed or withdrawn."""
         self._database = database
         self._clock = clock
         self._submissions = submissions
@@ -87,7 +89,7 @@ class FeedbackService:
         self._audit = audit
         self._metrics = metrics
         self._recorder = RatingRecorder(database, clock, conversations)
-        self._changer = RatingChanger(database, clock, conversations, audit)
+        self._changer = RatingChanger(database, clock, conversations, audit, on_changed)
         self._listeners: list[Callable[[], None]] = []
 
     def on_rated(self, listener: Callable[[], None]) -> None:
@@ -133,10 +135,6 @@ class FeedbackService:
     async def changes(self, account: Account, feedback_id: str) -> list[RatingChange]:
         """Return what a rating was before, also where it was withdrawn. The reading is noted in the audit log first."""
         return await self._changer.changes(account, feedback_id)
-
-    def on_changed(self, listener: OnChanged) -> None:
-        """Have it called, within the transaction, for each rating that is changed or withdrawn."""
-        self._changer.on_changed(listener)
 
     def _tell(self) -> None:
         for listener in self._listeners:
@@ -287,10 +285,6 @@ class FeedbackService:
         """Within the caller's transaction: delete ratings, their copies, and what ratings of the conversations were before."""
         await queries.delete_changes(session, conversation_ids)
         await queries.delete_ratings(session, feedback_ids)
-
-    async def copy_again(self, session: AsyncSession, conversation_ids: Sequence[str]) -> None:
-        """Within the caller's transaction, which has changed these conversations: copy their ratings again."""
-        await queries.copy_again(session, conversation_ids)
 
     @staticmethod
     async def _read(documents: AsyncIterator[Sequence[str]]) -> AsyncIterator[Feedback]:

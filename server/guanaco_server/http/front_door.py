@@ -110,7 +110,7 @@ class TrustedAddresses:
 class AddressCount:
     """Counts what each address has at once. Addresses of trusted proxies have no limit."""
 
-    def __init__(self, limit: int, trusted_proxies: tuple[str, ...] = ()) -> None:
+    def __init__(self, limit: int, trusted_proxies: tuple[str, ...]) -> None:
         self._limit = limit
         self._trusted = TrustedAddresses(trusted_proxies)
         self._counts: Counter[str] = Counter()
@@ -247,8 +247,8 @@ class FrontDoor:
     def __init__(
         self,
         limits: DoorLimits,
-        trusted_proxies: tuple[str, ...] = (),
-        metrics: Metrics | None = None,
+        trusted_proxies: tuple[str, ...],
+        metrics: Metrics,
     ) -> None:
         self.limits = limits
         self._addresses = AddressCount(limits.per_address, trusted_proxies)
@@ -304,8 +304,7 @@ class FrontDoor:
 
     def note(self, reason: str) -> None:
         """Count a connection that was refused or ended for this reason."""
-        if self._metrics is not None:
-            self._metrics.note_connection_ended(reason)
+        self._metrics.note_connection_ended(reason)
 
     def _enter_address(self, address: str | None) -> str | None:
         try:
@@ -332,6 +331,5 @@ class FrontDoor:
         late = [one for one in self._inside if one.deadline < now]
         for connection in late:
             connection.time_out()
-        if self._metrics is not None:
-            self._metrics.note_connections(len(self._inside))
+        self._metrics.note_connections(len(self._inside))
         self._timer = loop.call_later(SWEEP_S, self._sweep) if self._inside else None

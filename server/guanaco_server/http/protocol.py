@@ -54,7 +54,7 @@ IDLE, HEADER, BODY, WORKING, DRAINING, CLOSING = range(6)
 PHASES = ("idle", "header", "body", "working", "draining", "closing")
 
 
-class _Refused(Exception):
+class _RefusedConnection(Exception):
     """Raised within a callback of the parser, which makes an HttpParserError of it."""
 
 
@@ -270,7 +270,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def _refuse_within(self, error: GuanacoError) -> NoReturn:
         """Refuse from within a callback of the parser."""
         self._refusal = error
-        raise _Refused
+        raise _RefusedConnection
 
     def _refuse(self, error: GuanacoError) -> None:
         """Answer in the application's place, unless it has begun to answer, and close the connection."""

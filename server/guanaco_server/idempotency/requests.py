@@ -126,7 +126,7 @@ class IdempotentRequests:
         )
 
     async def _answer(self, claim: RequestClaim, asgi: Scope, body: bytes, send: Send) -> None:
-        connection = _Connection(asgi, body)
+        connection = _ClientConnection(asgi, body)
         keeper = self._service.keeper(claim)
         recorder = _Recorder(self._service, claim, keeper, connection.asgi, send)
         renewing = asyncio.create_task(self._renew(claim))
@@ -154,7 +154,7 @@ class IdempotentRequests:
             logger.warning("an idempotent request is not released: %s", type(error).__name__)
 
 
-class _Connection:
+class _ClientConnection:
     """A request whose body is read already, and whose client is there until the connection is closed from our side."""
 
     def __init__(self, asgi: Scope, body: bytes) -> None:

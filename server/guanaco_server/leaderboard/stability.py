@@ -31,7 +31,7 @@ Question = tuple[str, str | None]
 
 
 @dataclass(frozen=True)
-class _Cached:
+class _CachedStability:
     at: datetime
     found: LeaderboardStability
 
@@ -51,7 +51,7 @@ class StabilityService:
         self._competitions = competitions
         self._duels = DuelReader(database, submissions)
         self._one_at_a_time = asyncio.Lock()
-        self._cached: OrderedDict[Question, _Cached] = OrderedDict()
+        self._cached: OrderedDict[Question, _CachedStability] = OrderedDict()
 
     async def pairs(
         self, competition_id: str = OPEN, submission_id: str | None = None
@@ -67,7 +67,7 @@ class StabilityService:
             question, now = (competition_id, submission_id), self._clock.now()
             known = self._cached.get(question)
             if known is None or now - known.at >= FRESH:
-                known = _Cached(now, await self._find(competition, submission_id, now))
+                known = _CachedStability(now, await self._find(competition, submission_id, now))
                 self._cached[question] = known
                 self._cached.move_to_end(question)
                 if len(self._cached) > MAX_CACHED:

@@ -42,7 +42,7 @@ PRIOR_FRESH = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
-class _Cached:
+class _CachedVerdict:
     at: datetime
     found: LeaderboardVerdict
 
@@ -71,7 +71,7 @@ class VerdictService:
         self._clock = clock
         self._competitions = competitions
         self._one_at_a_time = asyncio.Lock()
-        self._cached: OrderedDict[str, _Cached] = OrderedDict()
+        self._cached: OrderedDict[str, _CachedVerdict] = OrderedDict()
         self._prior: _CachedPrior | None = None
 
     async def verdict(self, competition_id: str = OPEN) -> LeaderboardVerdict:
@@ -96,7 +96,7 @@ class VerdictService:
             ):
                 found = await self._find(competition, now)
                 asked = await self._asked.verdict(competition, now)
-                known = _Cached(now, found.model_copy(update={"asked": asked}))
+                known = _CachedVerdict(now, found.model_copy(update={"asked": asked}))
                 self._cached[competition.id] = known
                 self._cached.move_to_end(competition.id)
                 if len(self._cached) > MAX_CACHED:

@@ -53,7 +53,7 @@ def serving(
         yield
         return
     try:
-        server = make_server(host, port, _one_at_a_time(metrics), _server_for(host), _Handler)
+        server = make_server(host, port, _one_at_a_time(metrics), _server_for(host), _ScrapeHandler)
     except OSError as error:
         raise InvalidSettings(
             f"Cannot serve metrics on {host}:{port}: {error.strerror}.",
@@ -83,12 +83,12 @@ def _one_at_a_time(metrics: Metrics) -> Callable[..., Iterable[bytes]]:
     return answer
 
 
-class _Handler(WSGIRequestHandler):
+class _ScrapeHandler(WSGIRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing."""
 
 
-class _Server(ThreadingWSGIServer):
+class _ScrapeServer(ThreadingWSGIServer):
     """Has few threads, and ends a connection that takes longer than ``longest_s``: anybody may connect."""
 
     longest_s = SCRAPE_S
@@ -114,12 +114,12 @@ class _Server(ThreadingWSGIServer):
             self._places.release()
 
 
-class _ServerV6(_Server):
+class _ServerV6(_ScrapeServer):
     address_family = socket.AF_INET6
 
 
-def _server_for(host: str) -> type[_Server]:
-    return _ServerV6 if ":" in host else _Server
+def _server_for(host: str) -> type[_ScrapeServer]:
+    return _ServerV6 if ":" in host else _ScrapeServer
 
 
 def _cut(connection: socket.socket) -> None:

@@ -94,7 +94,7 @@ class OtlpTracing:
         if not begun.is_recording():
             return _Unrecorded(_traceparent(begun))
         begun.set_attribute("http.request.method", method)
-        return _Request(self._tracer, begun)
+        return _ExportRequest(self._tracer, begun)
 
     async def close(self) -> None:
         """Send what is left within CLOSE_S; a receiver that is away does not hold up the end."""
@@ -128,7 +128,7 @@ class _TraceIds(RandomIdGenerator):
         return self.next
 
 
-class _Request:
+class _ExportRequest:
     def __init__(self, tracer: Tracer, begun: Span) -> None:
         self._tracer = tracer
         self._span = begun

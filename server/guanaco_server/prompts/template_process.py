@@ -85,7 +85,7 @@ class TemplateProcess:
         self._idle: queue.LifoQueue[_Renderer] = queue.LifoQueue()  # so that the warmest is next
         for child in self._children:
             self._idle.put(child)
-        self._refused = _Refused()
+        self._refused = _RefusedTemplates()
         self._local = threading.local()
 
     @contextlib.contextmanager
@@ -171,7 +171,7 @@ class TemplateProcess:
             self._idle.put(child)
 
 
-class _Refused:
+class _RefusedTemplates:
     """The hashes of templates that took too much, each for ``REFUSED_S``."""
 
     def __init__(self) -> None:

@@ -76,7 +76,7 @@ S = TypeVar("S", bound=Server)
 Order = Callable[[str, Sequence[str]], list[str]]
 
 
-class _Copy:
+class _PrefixCopy:
     """A prefix at a replica; ``used_at`` in tokens that the replica had computed then."""
 
     __slots__ = ("in_flight", "needed_at", "used_at")
@@ -93,7 +93,7 @@ class SharedPrefixes:
     def __init__(self, clock: Callable[[], float], order: Order) -> None:
         self._now = clock
         self._order = order
-        self._copies: OrderedDict[tuple[str, str], _Copy] = OrderedDict()
+        self._copies: OrderedDict[tuple[str, str], _PrefixCopy] = OrderedDict()
         self._homes: OrderedDict[str, tuple[tuple[str, int], ...]] = OrderedDict()
 
     def home(self, conversation: str, endpoints: Sequence[str], of: Callable[[str], S]) -> S | None:
@@ -162,10 +162,12 @@ class SharedPrefixes:
             replica.cache_tokens = max(LEAST_CACHE_TOKENS, min(replica.cache_tokens, smaller))
         copy.used_at = replica.computed_tokens
 
-    def _holders(self, prefix: SharedPrefix, in_order: Sequence[S]) -> dict[str, _Copy | None]:
+    def _holders(
+        self, prefix: SharedPrefix, in_order: Sequence[S]
+    ) -> dict[str, _PrefixCopy | None]:
         """Return the replicas that hold the prefix or soon will, in the prefix's order."""
         now = self._now()
-        found: dict[str, _Copy | None] = {}
+        found: dict[str, _PrefixCopy | None] = {}
         for place, replica in enumerate(in_order):
             copy = self._copies.get((prefix.key, replica.endpoint))
             if place == 0 or (copy is not None and self._is_held(copy, replica, now)):
@@ -173,13 +175,13 @@ class SharedPrefixes:
         return found
 
     @staticmethod
-    def _is_held(copy: _Copy, replica: Server, now: float) -> bool:
+    def _is_held(copy: _PrefixCopy, replica: Server, now: float) -> bool:
         if now - copy.needed_at > KEPT_S:
             return False
         return copy.in_flight > 0 or not _is_evicted(replica, copy.used_at)
 
     def _note_need(
-        self, prefix: SharedPrefix, holders: dict[str, _Copy | None], limit: int
+        self, prefix: SharedPrefix, holders: dict[str, _PrefixCopy | None], limit: int
     ) -> None:
         """Keep as many holders as the character's requests under way need, at ``limit`` each."""
         under_way = 1 + sum(copy.in_flight for copy in holders.values() if copy is not None)
@@ -188,11 +190,11 @@ class SharedPrefixes:
             if copy is not None and under_way > place * limit:
                 copy.needed_at = now
 
-    def _copy(self, prefix: SharedPrefix, endpoint: str) -> _Copy:
+    def _copy(self, prefix: SharedPrefix, endpoint: str) -> _PrefixCopy:
         key = (prefix.key, endpoint)
         copy = self._copies.get(key)
         if copy is None:
-            copy = self._copies[key] = _Copy(self._now())
+            copy = self._copies[key] = _PrefixCopy(self._now())
             if len(self._copies) > MOST_KEPT:
                 self._copies.popitem(last=False)
         else:

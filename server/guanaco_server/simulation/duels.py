@@ -82,7 +82,7 @@ class DuelPlan:
     alpha: float = ALPHA
 
 
-class DuelBook(Protocol):
+class SimulationBook(Protocol):
     """Keeps the duels of a season, and counts those that the verdict tests."""
 
     def add(self, user: int, first: str, second: str, worth: float) -> None:
@@ -124,13 +124,15 @@ class Settled(Decided):
     is_contradicted: bool = False
 
 
-def duel_season(plan: DuelPlan, seed: int, book: Callable[[], DuelBook] = PlainBook) -> Settled:
+def duel_season(
+    plan: DuelPlan, seed: int, book: Callable[[], SimulationBook] = PlainBook
+) -> Settled:
     """Follow one season until the verdict, or until its duels are used up. The same seed gives the same season."""
     return _DuelSeason(plan, seed, book()).follow()
 
 
 class _DuelSeason:
-    def __init__(self, plan: DuelPlan, seed: int, book: DuelBook) -> None:
+    def __init__(self, plan: DuelPlan, seed: int, book: SimulationBook) -> None:
         self._plan = plan
         self._chance = random.Random(seed)  # noqa: S311 - it simulates
         width = len(str(plan.submissions))

@@ -81,10 +81,10 @@ def _one_after_the_other(plan: SharedPlan, seeds: Sequence[int]) -> Iterator[Sha
 
 def shared_season(plan: SharedPlan, seed: int) -> SharedSeason:
     """Follow one season until the verdict, or until its ratings are used up. The same seed gives the same true ratios under each policy."""
-    return _Season(plan, seed).follow()
+    return _ServedSeason(plan, seed).follow()
 
 
-class _Season:
+class _ServedSeason:
     def __init__(self, plan: SharedPlan, seed: int) -> None:
         self._plan = plan
         self._chance = random.Random(seed)  # noqa: S311 - it simulates

@@ -87,7 +87,7 @@ def season(plan: SeasonPlan, seed: int) -> Decided:
     """Follow one season until the verdict, or until its ratings are used up. The same seed gives the same season."""
     if plan.is_by_duels:
         return duel_season(_duel_plan(plan), seed)
-    return asyncio.run(_Season(plan, seed).follow())
+    return asyncio.run(_PlayedSeason(plan, seed).follow())
 
 
 def _duel_plan(plan: SeasonPlan) -> DuelPlan:
@@ -110,7 +110,7 @@ def _duel_plan(plan: SeasonPlan) -> DuelPlan:
     )
 
 
-class _Season:
+class _PlayedSeason:
     def __init__(self, plan: SeasonPlan, seed: int) -> None:
         self._plan = plan
         self._chance = random.Random(seed)  # noqa: S311 - it simulates

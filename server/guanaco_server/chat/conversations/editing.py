@@ -40,19 +40,18 @@ OnChanged = Callable[[AsyncSession, Sequence[str]], Awaitable[None]]
 class ConversationEditor:
     """An account, admins included, sees and changes its own conversations only."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(
+        self, database: Database, clock: Clock, *, on_changed: OnChanged, on_deleted: OnChanged
+    ) -> None:
+        """Both are called within the transaction.
+
+        ``on_changed`` gets the ids of conversations whose messages are changed or judged, ``on_deleted`` those of messages that are
+        deleted for good.
+        """
         self._database = database
         self._clock = clock
-        self._listeners: list[OnChanged] = []
-        self._deletion_listeners: list[OnChanged] = []
-
-    def on_changed(self, listener: OnChanged) -> None:
-        """Have it called, within the transaction, with the ids of conversations whose messages were changed or judged."""
-        self._listeners.append(listener)
-
-    def on_deleted(self, listener: OnChanged) -> None:
-        """Have it called, within the transaction, with the ids of messages that are deleted for good."""
-        self._deletion_listeners.append(listener)
+        self._on_changed = on_changed
+        self._on_deleted = on_deleted
 
     async def page(self, account: Account, query: ConversationQuery) -> ConversationPage:
         """Return conversations, newest first."""
@@ -107,8 +106,7 @@ class ConversationEditor:
             _drop_summaries(rows, rows[first].position)
             await erase_carried(session, [conversation_id])
             gone = [one.id for one in (rows[first:] if with_following else rows[first:last])]
-            for listener in self._deletion_listeners:
-                await listener(session, gone)
+            await self._on_deleted(session, gone)
             await queries.delete_messages(session, gone)
 
     async def swipes(self, account: Account, conversation_id: str) -> list[Message]:
@@ -157,7 +155,7 @@ class ConversationEditor:
         row.original = own
         row.content = own if content is None else content
         await session.flush()
-        await self._tell(session, conversation_id)
+        await self._on_changed(session, [conversation_id])
         return True
 
     async def message_ids(self, session: AsyncSession, conversation_id: str) -> set[str]:
@@ -174,7 +172,7 @@ class ConversationEditor:
             if row.sender != Sender.BOT or row.is_imported:
                 raise InvalidInput("Only a reply of the model can be rated.")
             row.thumbs_up = thumbs_up
-            await self._tell(session, conversation_id)
+            await self._on_changed(session, [conversation_id])
         return read_message(row)
 
     @asynccontextmanager
@@ -186,11 +184,7 @@ class ConversationEditor:
                 raise ConversationBusy
             yield session
             await session.flush()
-            await self._tell(session, conversation_id)
-
-    async def _tell(self, session: AsyncSession, conversation_id: str) -> None:
-        for listener in self._listeners:
-            await listener(session, [conversation_id])
+            await self._on_changed(session, [conversation_id])
 
 
 async def _own(session: AsyncSession, account: Account, conversation_id: str) -> ConversationRow:

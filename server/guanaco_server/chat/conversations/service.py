@@ -69,6 +69,9 @@ REPEATABLE_FOR = timedelta(days=30)  # an assignment can be made again
 ERASED_KEPT = timedelta(days=1)  # a process that is behind by more has been started again
 
 
+Eraser = Callable[[AsyncSession, Sequence[str]], Awaitable[None]]
+
+
 class ConversationService:
     def __init__(
         self,
@@ -83,7 +86,9 @@ class ConversationService:
         submissions: SubmissionService,
         characters: CharacterService,
         personas: PersonaShortener,
+        on_erasing: Eraser,
     ) -> None:
+        """``on_erasing`` is called within each transaction that erases conversations, with their ids."""
         self._personas = personas
         self._characters = characters
         self._submissions = submissions
@@ -97,7 +102,7 @@ class ConversationService:
         self._prompts = prompts
         self.forgetting = Forgetting(database)
         self._on_opened: list[Callable[[History], None]] = []
-        self._on_erasing: list[Callable[[AsyncSession, Sequence[str]], Awaitable[None]]] = []
+        self._on_erasing = on_erasing
 
     def on_erased(self, listener: OnErased) -> None:
         """Have it called, in each process, with the ids of conversations that were erased anywhere."""
@@ -106,10 +111,6 @@ class ConversationService:
     def on_opened(self, listener: Callable[[History], None]) -> None:
         """Have it called with what is known of each conversation that this process opens."""
         self._on_opened.append(listener)
-
-    def on_erasing(self, eraser: Callable[[AsyncSession, Sequence[str]], Awaitable[None]]) -> None:
-        """Have it called within each transaction that erases conversations, with their ids."""
-        self._on_erasing.append(eraser)
 
     async def open(
         self, account: Account, request: ConversationRequest, *, may_shorten: bool = True
@@ -286,8 +287,8 @@ class ConversationService:
         """Within the caller's transaction: they are gone, and every process will hear of it. How many messages they had."""
         if not conversation_ids:
             return 0
-        for eraser in self._on_erasing:
-            await eraser(session, conversation_ids)
+        await self._on_erasing(session, conversation_ids)
+        await self._personas.erase_of_conversations(session, conversation_ids)
         await erase_carried(session, conversation_ids)
         now = self._clock.now()
         await in_commit_order(session, ErasedConversationRow.__tablename__)

@@ -146,17 +146,6 @@ class PersonaShortener:
                 )
             )
 
-    async def erase_of_characters(
-        self, session: AsyncSession, character_ids: Sequence[str]
-    ) -> None:
-        """Within the caller's transaction: erase what was made of these characters, in any version."""
-        for character_id in character_ids:
-            await session.execute(
-                delete(PersonaVersionRow).where(
-                    PersonaVersionRow.character.startswith(f"{character_id}@", autoescape=True)
-                )
-            )
-
     async def finish(self) -> None:
         """Wait until what is being made is stored."""
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -254,6 +243,16 @@ class PersonaShortener:
             )
             if wanted is not None and await versions_of(session, need.key):
                 await insert_missing(session, PersonaVersionRow, [values])
+
+
+async def erase_of_characters(session: AsyncSession, character_ids: Sequence[str]) -> None:
+    """Within the caller's transaction: erase what was made of these characters, in any version."""
+    for character_id in character_ids:
+        await session.execute(
+            delete(PersonaVersionRow).where(
+                PersonaVersionRow.character.startswith(f"{character_id}@", autoescape=True)
+            )
+        )
 
 
 async def versions_of(session: AsyncSession, key: str) -> list[PersonaVersionRow]:

@@ -226,7 +226,7 @@ class ControlPort(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], keeper: Keeper, token: str, cache: Path) -> None:
         """Authorize nobody where there is no ``token``."""
-        super().__init__(address, _Handler)
+        super().__init__(address, _KeeperHandler)
         self.keeper = keeper
         self.token = token.encode()
         self.cache = cache
@@ -240,7 +240,7 @@ class ControlPort(ThreadingHTTPServer):
         return bool(KEY.fullmatch(key)) and (self.cache / key / TENSORS_NAME).is_file()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _KeeperHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = REQUEST_S
     server: ControlPort

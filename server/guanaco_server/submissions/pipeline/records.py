@@ -46,7 +46,6 @@ from guanaco_server.submissions.tables import (
     is_understood,
 )
 
-PASSED_BEFORE = (Stage.RESOLVE, Stage.CHECK, Stage.SERIALIZE, Stage.STRESS)  # of what comes back
 LAST_STAGE = tuple(Stage)[-1]  # its end publishes the submission
 
 
@@ -160,7 +159,8 @@ class RunRecords:
             raise NewerVersionRuns
         outcomes = {each.stage: each.outcome for each in stage_runs if each.run == run.number}
         if rollout is not None and rollout.restores is not None:
-            outcomes |= dict.fromkeys(PASSED_BEFORE, Outcome.DONE)
+            passed = (stage for stage in Stage if stage.spec.holds_for_good)
+            outcomes |= dict.fromkeys(passed, Outcome.DONE)
         if is_wanted:
             return first_unfinished(outcomes) or Outcome.DONE
         if row.run == run.number and outcomes.get(LAST_STAGE) is Outcome.DONE:

@@ -36,14 +36,14 @@ LEARN_S = 3.0  # by then every gateway process has read which servers to use: it
 
 
 @dataclass(frozen=True)
-class Vote:
+class CanaryVote:
     """A user's first rating of a conversation that began since, as it was given."""
 
     talk: ConversationStart
     is_up: bool
 
 
-ListVotes = Callable[[str, datetime], Awaitable[Sequence[Vote]]]
+ListVotes = Callable[[str, datetime], Awaitable[Sequence[CanaryVote]]]
 
 logger = logging.getLogger(__name__)
 
