@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Self, cast
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class OpenEnum(StrEnum):
     @classmethod
     def read(cls, text: str) -> Self:
         """The member with this value, or an unknown one."""
-        known = cls._value2member_map_.get(text)
+        known = _members(cls).get(text)
         return cast(Self, known if known is not None else _unknown_member(cls, text))
 
     def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
@@ -57,6 +57,11 @@ class OpenEnum(StrEnum):
         if info.context is TOLERANT and isinstance(value, str):
             return cls.read(value)
         return validate(value)
+
+
+@cache
+def _members(kind: type[OpenEnum]) -> dict[str, OpenEnum]:
+    return {member.value: member for member in kind}
 
 
 @lru_cache(maxsize=1024)

@@ -210,12 +210,13 @@ def test_every_setting_belongs_to_one_part() -> None:
 
 def test_the_report_masks_secrets_and_passwords_in_urls() -> None:
     environ = {
-        "GUANACO_DATABASE_URL": "postgresql://u:hush@db/x",
+        "GUANACO_DATABASE_URL": "postgresql://u:hush@db:5432/x?sslmode=require&password=hush",
         "GUANACO_HUB_ENDPOINT": "https://u:hush@hub.example.com",
         "GUANACO_ENGINE_COMMAND": '["curl", "http://u:hush@x"]',
     }
     told = {one.name: one for one in settings_in_effect(load_settings(environ=environ))}
-    assert told["database_url"].value == MASK
+    shown = f"postgresql://u:{MASK}@db:5432/x?sslmode=require&password={MASK}"
+    assert told["database_url"].value == shown
     assert told["hub_endpoint"].value == f"https://u:{MASK}@hub.example.com"
     assert "hush" not in repr(list(told.values()))
     assert told["database_url"].source == "environment (GUANACO_DATABASE_URL)"

@@ -15,6 +15,8 @@ from guanaco_server.settings.sources import LoadedSettings, SettingSource
 from guanaco_server.settings.variables import PREFIX
 
 MASK = "********"
+DATABASES = ("database_url", "database_replica_url")
+_PASSWORD_IN_QUERY = re.compile(r"(?<=[?&])((?:ssl)?password=)[^&#]*", re.IGNORECASE)
 _PASSWORD_IN_URL = re.compile(r"(?<=://)([^/@\s:]*):([^/@\s]*)(?=@)")
 
 
@@ -36,7 +38,7 @@ def settings_in_effect(loaded: LoadedSettings) -> Iterator[SettingInEffect]:
         value = getattr(loaded.settings, name)
         yield SettingInEffect(
             name=name,
-            value=_shown(value),
+            value=_database(value) if name in DATABASES else _shown(value),
             default=_shown(field.default),
             source=_source(name, loaded),
             is_changed=value != field.default,
@@ -58,6 +60,14 @@ def _source(name: str, loaded: LoadedSettings) -> str:
             return f"argument (--{name.replace('_', '-')})"
         case source:
             return source
+
+
+def _database(url: SecretStr | None) -> str | None:
+    """The URL without passwords: which host and database it is must be seen where one is looked for."""
+    if url is None:
+        return None
+    shown: str = _shown(url.get_secret_value())
+    return _PASSWORD_IN_QUERY.sub(rf"\1{MASK}", shown)
 
 
 def _shown(value: Any) -> Any:
