@@ -265,7 +265,8 @@ class Message(BaseModel):
     edited_at: datetime | None = None
     thumbs_up: bool | None = Field(default=None, description="The user's opinion of a reply.")
     timings: Timings | None = Field(
-        default=None, description="Only for a reply in the model's own words that was not one of two."
+        default=None,
+        description="Only for a reply in the model's own words that was not one of two.",
     )
     lore: tuple[int, ...] = Field(
         default=(),

@@ -435,9 +435,7 @@ async def test_wake_uses_its_own_hot_server_in_a_full_budget(
     assert world.deployments.replicas(FIRST) == (endpoint,)
 
 
-async def test_server_of_its_own_name_is_swapped_back(
-    database: Database, tmp_path: Path
-) -> None:
+async def test_server_of_its_own_name_is_swapped_back(database: Database, tmp_path: Path) -> None:
     """The second submission took the first one's server, sleeps there, and gives it back to the first one's next run."""
     world = Hot(database)
     endpoint = await one_new_one_hot(world, tmp_path)
