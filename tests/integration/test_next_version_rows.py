@@ -150,19 +150,19 @@ async def test_rollout_of_the_next_version_is_shown_and_kept(rolling: RollingWor
     assert await plain(rolling.database, "rollouts", "phase", **key) == "mirroring"
 
 
-async def test_a_canary_counted_in_more_buckets_is_judged(rolling: RollingWorld) -> None:
+async def test_canary_conversation_in_an_unknown_bucket_is_judged(rolling: RollingWorld) -> None:
     await rolling.redeploy(RedeployRequest(canary=0.25, canary_s=600))
     for is_new in (False, True):
-        rolling.canaries.of(Arm(ID, 2, is_new)).note_reply(0.1)
+        talk = rolling.canaries.conversation(Arm(ID, 2, is_new), f"conv_{is_new}")
+        talk.note_reply(0.1)
     await rolling.canaries.write()
-    waits = await stored(rolling.database, "canary_counts", "waits", is_new=True)
-    await rewrite(
-        rolling.database, "canary_counts", {"submission_id": ID}, waits=[*waits, 0, 0, 0, 1]
-    )
-    rolling.canaries.of(Arm(ID, 2, True)).note_reply(0.1)
-    await rolling.canaries.write()
+    key = {"submission_id": ID}
+    await rewrite(rolling.database, "canary_conversations", key, first_bucket=9_999)
     await rolling.rollouts.step()
-    assert sum(await stored(rolling.database, "canary_counts", "waits", is_new=True)) == 3
+    found = (await rolling.submission()).rollout
+    assert found is not None
+    assert found.failure is None
+    assert await plain(rolling.database, "canary_conversations", "first_bucket", **key) == 9_999
 
 
 async def test_places_of_a_gateway_of_the_next_version_are_counted(database: Database) -> None:

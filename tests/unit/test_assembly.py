@@ -72,6 +72,7 @@ ALLOWED_IN = {
     "tests/fixtures/scaled.py": {"Autoscaler"},  # with other windows of load
     "tests/fixtures/webhook_sender.py": {"WebhookSender"},  # a process that does nothing else
     "tests/integration/test_artifact_service.py": {"ArtifactCollector", "ArtifactService"},
+    "tests/integration/test_counted_duels.py": {"DuelCounts"},  # what the plan of duels reads
     "tests/integration/test_feedback_copies.py": {"CopyService"},  # with another anonymizer
     "tests/integration/test_metric_definitions.py": {"ScoreCounter"},  # with the next version's
     "tests/integration/test_ranking.py": {"StandingsPublisher"},  # beside another one
