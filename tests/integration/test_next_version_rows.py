@@ -21,7 +21,7 @@ from guanaco_server.deployments.memory_server import Script
 from guanaco_server.deployments.versions import Arm
 from guanaco_server.idempotency.service import KeyedRequest
 from guanaco_server.submissions.pipeline.runner import Step
-from tests.fixtures.newer_version import EXTRA, plain, rewrite, stored
+from tests.fixtures.newer_version import EXTRA, plain, rewrite
 from tests.fixtures.pipeline import ID, RUN, tiny_files
 from tests.fixtures.rating import rate
 from tests.fixtures.rolling import RollingWorld
