@@ -38,6 +38,11 @@ return Services.console.getMessageArray()
 """
 
 
+SCRIPT_MS = (
+    240_000  # axe takes seconds for a page, and more on a busy machine; Firefox would wait for 30 s
+)
+
+
 class MarionetteError(Exception):
     """Firefox refused a command."""
 
@@ -83,6 +88,7 @@ class Firefox:
         firefox = cls(process, *streams)
         await firefox._read()
         await firefox.call("WebDriver:NewSession", capabilities={})
+        await firefox.call("WebDriver:SetTimeouts", script=SCRIPT_MS)
         return firefox
 
     async def close(self) -> None:

@@ -32,7 +32,7 @@ def test_users_notice_nothing_of_redeploy_and_worse_canary(
         assert new.pid != old.pid
 
         slow = ended_canary(up, client, submission.id, 3, delay_ms=1_500)
-        assert "replies were slow" in slow
+        assert "began slowly" in slow
         eventually(lambda: up.model_servers() == [new], "end of the canary's model server")
         users.talk_on()
     assert users.faults == []

