@@ -59,8 +59,8 @@ print(json.dumps({
 def test_a_new_stage_is_one_entry_and_one_function(tmp_path: Path) -> None:
     shutil.copytree(Path(guanaco.__file__).parent, tmp_path / "guanaco")
     table = tmp_path / "guanaco" / "submissions.py"
-    check = next(line for line in table.read_text().splitlines(True) if "CHECK = StageSpec" in line)
-    table.write_text(table.read_text().replace(check, check + ENTRY))
+    after = "    SERIALIZE = StageSpec("
+    table.write_text(table.read_text().replace(after, ENTRY + after))
 
     found = json.loads(
         subprocess.run(

@@ -98,7 +98,11 @@ def test_evaluate_gives_the_figures_as_json(server: Any, capsys: Any) -> None:
             "No rating matches --rating down --bot ada.",
         ),
         ("feedback org-model_v1", {"items": [], "next_cursor": None}, "None yet."),
-        ("feedback org-model_v1 --new", {"items": [], "next_cursor": None}, "None since the last"),
+        (
+            "feedback org-model_v1 --new",
+            {"items": [], "next_cursor": None},
+            "No new ratings since the last",
+        ),
         (
             "votes flags --competition autumn --submission x_v1",
             [],

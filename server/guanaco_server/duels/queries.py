@@ -82,7 +82,15 @@ async def replace_pairs(
     for first, second in gone:
         await session.delete(known[first, second])
     rows = [
-        {"competition": competition, "first": first, "second": second} | results._asdict()
+        {
+            "competition": competition,
+            "first": first,
+            "second": second,
+            "won": results.won,
+            "lost": results.lost,
+            "tied": results.tied,
+            "both_bad": results.both_bad,
+        }
         for (first, second), results in pairs.items()
     ]
     await upsert(session, row, rows)
