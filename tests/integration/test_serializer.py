@@ -180,12 +180,12 @@ async def test_connections_that_break_are_taken_up_where_they_broke(
 async def test_hub_that_sends_whole_files_is_read_through_the_disk(
     hub: RoughHub, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from guanaco_server.demo.hub_server import _Handler
+    from guanaco_server.demo.hub_server import _HubHandler
 
     tensors = {f"t{number}": noise("BF16", (MIB, 20), number) for number in range(2)}
     write_repo(hub.root / REPO, tensors)
-    monkeypatch.setattr(_Handler, "_range", lambda _self, size: (0, size - 1))
-    monkeypatch.setattr(_Handler, "_is_partial", lambda _self, _size: False)
+    monkeypatch.setattr(_HubHandler, "_range", lambda _self, size: (0, size - 1))
+    monkeypatch.setattr(_HubHandler, "_is_partial", lambda _self, _size: False)
     status, lines, errors = run(await store.begin(job_for(hub), GIB))
     assert status == 0, errors
     assert any("whole files only" in line["message"] for line in lines)
