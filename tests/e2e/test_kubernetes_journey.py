@@ -168,7 +168,7 @@ def test_redeploy_worse_canary_and_rollback_while_users_talk(
         assert ended.phase is RolloutPhase.FAILED
         assert ended.failure is not None
         assert ended.failure.detail.startswith("The canary is worse: ")
-        assert "replies failed" in ended.failure.detail
+        assert "conversations had a failed reply" in ended.failure.detail
         eventually(lambda: _names(world) == {second}, "end of the canary's server")
         users.talk_on()
 

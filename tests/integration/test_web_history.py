@@ -35,8 +35,9 @@ async def rated(database: Database) -> WebWorld:
     backend = await world.account(Role.BACKEND, "app")
     for day in range(4):
         for number in range(4):
-            await converse(world, backend, "acme-tiny_v1", f"user-{number}", TALK)
-            await rate(world, backend, "acme-tiny_v1", f"user-{number}", number > day)
+            user = f"user-{day}-{number}"
+            await converse(world, backend, "acme-tiny_v1", user, TALK)
+            await rate(world, backend, "acme-tiny_v1", user, number > day)
         await world.scores.loop.run_once()
         world.clock.advance(timedelta(days=1).total_seconds())
     return world
@@ -49,13 +50,14 @@ async def test_the_history_ends_with_the_present_score(database: Database) -> No
     await rate(world, backend, "acme-tiny_v1", "user-9", True)
     await world.scores.loop.run_once()
     kept = await world.scores.history.of("acme-tiny_v1")
-    assert [point.score for point in kept] == [0.75, 0.5, 0.25, 0.0, 0.2]
+    expected = [3 / 4, 5 / 8, 6 / 12, 6 / 16, 7 / 17]
+    assert [point.score for point in kept] == expected
     assert kept[0].metrics.thumbs_up_ratio == 0.75
     assert kept[0].metrics.conversation_count == 8
     told = (await world.leaderboard.history("acme-tiny_v1")).points
-    assert [point.score for point in told] == [0.75, 0.5, 0.25, 0.0, 0.2]
+    assert [point.score for point in told] == expected
     scores = await world.scores.history.scores(["acme-tiny_v1"])
-    assert [point.score for point in scores["acme-tiny_v1"]] == [0.75, 0.5, 0.25, 0.0, 0.2]
+    assert [point.score for point in scores["acme-tiny_v1"]] == expected
 
 
 async def test_every_metric_that_is_known_has_a_trend(database: Database) -> None:
