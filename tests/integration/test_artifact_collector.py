@@ -9,9 +9,10 @@ import pytest
 from guanaco.accounts import Role
 from guanaco.submissions import Status
 from guanaco_server.artifacts import queries
-from guanaco_server.artifacts.collector import LEASE_S
+from guanaco_server.artifacts.collector import LEASE_S, RETRY_S
 from guanaco_server.database.database import Database
 from tests.fixtures.artifact_yard import DAY_S, GRACE_S, Yard
+from tests.fixtures.clocks import after
 from tests.fixtures.store_jobs import TENSORS, job
 from tests.fixtures.world import eventually
 
@@ -119,11 +120,19 @@ async def test_user_of_a_leaving_artifact_waits_until_it_is_gone(
     sweep = asyncio.create_task(yard.collector.sweep())
     await eventually(lambda: _is(bool(yard.store.deleted)))
     assert not await yard.touch(LOOSE)
+    has_taken_over, take_over = asyncio.Event(), yard.collector._take_over
+
+    async def told(key: str) -> None:
+        await take_over(key)
+        has_taken_over.set()
+
+    yard.collector._take_over = told  # type: ignore[method-assign]
     keep = asyncio.create_task(yard.collector.keep(LOOSE))
-    await asyncio.sleep(0.05)
+    await has_taken_over.wait()  # it was told that the artifact leaves, and waits
     assert not keep.done()
     yard.store.may_delete.set()
-    await asyncio.gather(sweep, keep)
+    await sweep
+    await after(RETRY_S, keep)
     assert await yard.store.find(LOOSE) is None
     assert (await yard.rows())[LOOSE].doomed_at is None
     await yard.store_loose(LOOSE)

@@ -95,7 +95,7 @@ async def test_secrets_reach_the_server_and_other_ones_leave_it_alone(
     assert "first" not in str(deployment)
     before = world.kubelet.pods("m-tiny")[0]["metadata"]["uid"]
     await cluster.apply_deployment(replace(given, secrets={"TOKEN": "second"}))
-    await asyncio.sleep(0.2)
+    await world.kubelet.settle()
     assert world.kubelet.pods("m-tiny")[0]["metadata"]["uid"] == before
 
 

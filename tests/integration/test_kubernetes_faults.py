@@ -16,6 +16,7 @@ from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
 from tests.fixtures.kubernetes import (
     FakeWorld,
     Lines,
+    LinesAcrossCuts,
     fake_world,
     job,
     phase,
@@ -177,9 +178,15 @@ async def test_what_passes_is_waited_for(
 
 async def test_silent_api_is_waited_for(world: FakeWorld) -> None:
     async with world.cluster(patience_s=30, timeout_s=0.5) as cluster:
-        world.server.faults.silence_s = 1.2
+        world.server.faults.be_silent()
+        before = len(world.server.requests)
         applying = asyncio.create_task(cluster.apply_deployment(scripted()))
-        await asyncio.sleep(1.0)
+
+        async def is_asked_again() -> bool:
+            asked = [one for one in world.server.requests[before:] if one.startswith("PATCH")]
+            return len(asked) > 1
+
+        await until(is_asked_again)
         assert not applying.done()
         world.server.faults.end()
         await applying
@@ -194,7 +201,7 @@ async def test_unreachable_api_is_reported_and_running_servers_keep_running(
     await until(lambda: is_up(world))
     world.server.faults.cut_streams()
     if status is None:
-        world.server.faults.silence_s = 1.0
+        world.server.faults.be_silent()
     else:
         world.server.faults.answer(status)
     with pytest.raises(ClusterUnreachable, match="Kubernetes API"):
@@ -210,14 +217,9 @@ async def is_up(world: FakeWorld) -> bool:
 async def test_no_log_line_is_lost_or_repeated_across_cuts(
     cluster: KubernetesCluster, world: FakeWorld
 ) -> None:
-    lines = Lines()
-    script = "for i in $(seq 60); do echo line $i; sleep 0.02; done"
-    running = asyncio.create_task(cluster.run_job(job(script), lines.take))
-    while not running.done():
-        await asyncio.sleep(0.3)
-        world.server.faults.cut_streams()
-    assert (await running).exit_code == 0
-    assert lines == [f"line {number}" for number in range(1, 61)]
+    lines = LinesAcrossCuts(world, 50)
+    assert (await cluster.run_job(job(lines.script), lines.take)).exit_code == 0
+    assert lines == lines.all
 
 
 async def test_a_watch_whose_place_in_history_is_forgotten_lists_again(
@@ -226,7 +228,11 @@ async def test_a_watch_whose_place_in_history_is_forgotten_lists_again(
     await cluster.apply_deployment(scripted())
     world.server.faults.answer(503, only="GET")
     world.server.faults.cut_streams()
-    await asyncio.sleep(0.2)
+
+    async def cannot_watch() -> bool:
+        return any(one.endswith("/deployments") for one in world.server.faults.refused)
+
+    await until(cannot_watch)
     world.server.store.delete(("deployments", "models", "m-tiny"))
     world.server.store.forget_history()
     world.server.faults.end()

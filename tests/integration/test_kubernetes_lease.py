@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from guanaco.errors import ClusterUnreachable
+from guanaco_server.clusters.kubernetes import lease
 from guanaco_server.clusters.kubernetes.lease import LeaseLeadership
 from tests.fixtures.kubernetes import FakeWorld, fake_world, until
 
@@ -22,19 +24,36 @@ def world(tmp_path: Path) -> Iterator[FakeWorld]:
         yield world
 
 
-def leadership(
-    world: FakeWorld, holder: str, duration_s: float = 60, act_s: float = 30
-) -> LeaseLeadership:
+@pytest.fixture
+def let_pass(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Let seconds pass on the clock by which leaders lead and leases expire."""
+    passed_s = 0.0
+
+    def let_pass(seconds: float) -> None:
+        nonlocal passed_s
+        passed_s += seconds
+
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed_s)
+    monkeypatch.setattr(lease, "time", clock)
+    return let_pass
+
+
+def leadership(world: FakeWorld, holder: str) -> LeaseLeadership:
     api = world.api(patience_s=0.1, timeout_s=30)
-    return LeaseLeadership(api, holder, duration_s=duration_s, act_s=act_s, renew_s=0.05)
+    return LeaseLeadership(api, holder, duration_s=60, act_s=30, renew_s=0.05)
 
 
 async def test_of_many_one_leads_and_another_follows_when_it_stops(world: FakeWorld) -> None:
     workers = [leadership(world, f"worker-{number}") for number in range(4)]
     await asyncio.gather(*(worker.start() for worker in workers))
-    for _ in range(10):
+    begun = len(world.server.requests)
+
+    async def has_renewed_often() -> bool:
         assert sum(worker.is_leading() for worker in workers) == 1
-        await asyncio.sleep(0.05)
+        asked = world.server.requests[begun:]
+        return sum(one.startswith("PUT") for one in asked) >= 5
+
+    await until(has_renewed_often)
     leader = next(worker for worker in workers if worker.is_leading())
     await leader.stop()
     assert not leader.is_leading()
@@ -49,26 +68,25 @@ async def test_of_many_one_leads_and_another_follows_when_it_stops(world: FakeWo
 
 
 async def test_a_leader_that_cannot_renew_stops_acting_before_another_begins(
-    world: FakeWorld,
+    world: FakeWorld, let_pass: Callable[[float], None]
 ) -> None:
-    one, other = (leadership(world, name, duration_s=8, act_s=1) for name in ("one", "other"))
+    one, other = (leadership(world, name) for name in ("one", "other"))
     assert await one.seek()
     assert not await other.seek()
     world.server.faults.answer(503)
     with pytest.raises(ClusterUnreachable):
         await one.seek()
-
-    async def has_stopped() -> bool:
-        return not one.is_leading()
-
-    await until(has_stopped)
+    assert one.is_leading()
+    let_pass(31)
+    assert not one.is_leading()
     world.server.faults.end()
     assert not await other.seek()
-    await until(other.seek)
+    let_pass(31)
+    assert await other.seek()
     assert not await one.seek()
-    lease = world.server.store.get(("leases", "models", "guanaco-reconciler"))
-    assert lease["spec"]["holderIdentity"] == "other"
-    assert lease["spec"]["leaseTransitions"] == 1
+    held = world.server.store.get(("leases", "models", "guanaco-reconciler"))
+    assert held["spec"]["holderIdentity"] == "other"
+    assert held["spec"]["leaseTransitions"] == 1
 
 
 async def test_a_leader_that_is_restarted_finds_its_own_lease(world: FakeWorld) -> None:
@@ -77,14 +95,17 @@ async def test_a_leader_that_is_restarted_finds_its_own_lease(world: FakeWorld) 
     assert await leadership(world, "guanaco-worker-0").seek()
 
 
-async def test_observer_of_an_expired_lease_takes_it_at_once(world: FakeWorld) -> None:
+async def test_observer_of_an_expired_lease_takes_it_at_once(
+    world: FakeWorld, let_pass: Callable[[float], None]
+) -> None:
     assert await leadership(world, "one").seek()
-    other = leadership(world, "other", duration_s=1, act_s=0.5)
+    other = leadership(world, "other")
     await other.watch()
 
     async def has_watched() -> bool:
-        return bool(other._seen[0]) and time.monotonic() - other._seen[1] > 1
+        return bool(other._seen[0])
 
     await until(has_watched)
+    let_pass(61)
     assert await other.seek(), "at the first try"
     await other.close()

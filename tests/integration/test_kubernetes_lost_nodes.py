@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from guanaco.errors import ClusterUnreachable
 from guanaco_server.clusters.cluster import ReplicaPhase, ReplicaState, Trouble
 from guanaco_server.clusters.kubernetes import manifests
 from guanaco_server.clusters.kubernetes import status as problems
@@ -22,6 +23,7 @@ from tests.fixtures.fake_kubernetes.server import TOKEN
 from tests.fixtures.kubernetes import (
     FakeWorld,
     Lines,
+    LinesAcrossCuts,
     fake_world,
     job,
     scripted,
@@ -144,24 +146,22 @@ async def test_server_without_a_machine_has_not_crashed(
 
 
 async def test_no_log_line_is_lost_east_of_utc(
-    cluster: KubernetesCluster, kubernetes: FakeWorld
+    cluster: KubernetesCluster, kubernetes: FakeWorld, tmp_path: Path
 ) -> None:
     kubernetes.server.store.zone = timezone(timedelta(hours=2))
-    lines = Lines()
-    script = "for i in $(seq 40); do echo line $i; sleep 0.03; done"
-    running = asyncio.create_task(cluster.run_job(job(script), lines.take))
-    while not running.done():
-        await asyncio.sleep(0.3)
-        kubernetes.server.faults.cut_streams()
-    await running
-    assert lines == [f"line {number}" for number in range(1, 41)]
-    await cluster.apply_deployment(shell("m-tiny", "echo begun; sleep 2; echo ERROR; exit 7"))
+    lines = LinesAcrossCuts(kubernetes, 30)
+    await cluster.run_job(job(lines.script), lines.take)
+    assert lines == lines.all
+    end = tmp_path / "end"
+    dying = f"echo begun; until [ -e {end} ]; do sleep 0.02; done; echo ERROR; exit 7"
+    await cluster.apply_deployment(shell("m-tiny", dying))
     await seen(cluster, lambda state: state.phase is ReplicaPhase.RUNNING)
 
     async def said(line: str) -> bool:
         return line in (await cluster.logs("m-tiny"))[0]
 
     await until(lambda: said("begun"))
+    end.touch()
     await seen(cluster, lambda state: state.phase is ReplicaPhase.EXITED)
     assert (await cluster.logs("m-tiny"))[0] == ["begun", "ERROR"]
 
@@ -235,19 +235,27 @@ async def test_cancelled_job_on_a_lost_node_is_not_waited_for(
 
 
 async def test_pod_that_waited_for_a_machine_may_retry_its_image(
-    cluster: KubernetesCluster, kubernetes: FakeWorld, monkeypatch: pytest.MonkeyPatch
+    cluster: KubernetesCluster, kubernetes: FakeWorld
 ) -> None:
-    monkeypatch.setattr(problems, "IMAGE_S", 1.5)
+    cluster._options = replace(cluster._options, pending_s=7_200)
     kubernetes.kubelet.no_room["s-job"] = NO_ROOM
     running = asyncio.create_task(cluster.run_job(job("echo done"), Lines().take))
-    await asyncio.sleep(2)
-    kubernetes.kubelet.no_image.add("s-job")
-    kubernetes.kubelet.no_room.clear()
 
-    async def cannot_pull() -> bool:
-        return "ErrImagePull" in str(kubernetes.kubelet.pods("s-job"))
+    async def waits() -> bool:
+        return "Unschedulable" in str(kubernetes.kubelet.pods("s-job"))
 
-    await until(cannot_pull)
+    await until(waits)
+    with kubernetes.kubelet.paused():
+        (pod,) = kubernetes.kubelet.pods("s-job")
+        key = ("pods", "models", pod["metadata"]["name"])
+        kubernetes.server.store.age(key, timedelta(seconds=60 * problems.IMAGE_S))
+        kubernetes.kubelet.no_image.add("s-job")
+        kubernetes.kubelet.no_room.clear()
+
+    async def is_seen() -> bool:
+        return "ErrImagePull" in str(cluster._informers.pods("s-job"))
+
+    await until(is_seen)
     kubernetes.kubelet.no_image.clear()
     assert (await running).exit_code == 0
 
@@ -328,10 +336,11 @@ async def test_while_watches_are_slow_what_this_process_did_is_known(
 async def test_busy_api_is_left_alone_as_long_as_it_asks(
     cluster: KubernetesCluster, kubernetes: FakeWorld
 ) -> None:
-    kubernetes.server.faults.answer(429, times=1, only="PATCH", retry_after_s=2)
-    began = time.monotonic()
-    await cluster.apply_deployment(scripted())
-    assert time.monotonic() - began >= 2
+    """It asks for longer than anybody waits: the second try, which would succeed, is never made."""
+    kubernetes.server.faults.answer(429, times=1, only="PATCH", retry_after_s=3_600)
+    with pytest.raises(ClusterUnreachable):
+        await cluster.apply_deployment(scripted())
+    assert len([one for one in kubernetes.server.requests if one.startswith("PATCH")]) == 1
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -208,7 +207,8 @@ async def test_published_server_without_a_machine_waits_and_returns(
     assert unserved.problem.startswith("No machine can take it: 0/3 nodes are available")
     counted = await world.overview.count_unserved()
     assert {kind for kind, count in counted.items() if count} == {"unplaced"}
-    await asyncio.sleep(kubernetes.options().pending_s + 1)
+    for _ in range(3):
+        await world.reconciler.reconcile()
     assert world.given_up == []
     assert (await world.row(ONE)).restarts == 0
     kubernetes.kubelet.no_room.clear()

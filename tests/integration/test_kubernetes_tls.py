@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from guanaco_server.clusters.kubernetes.api import LEASE, KubernetesApi, connect
 from tests.fixtures.fake_kubernetes.certificates import Certificate
 from tests.fixtures.fake_kubernetes.kubelet import Kubelet
 from tests.fixtures.fake_kubernetes.server import FakeKubernetes
-from tests.fixtures.kubernetes import FakeWorld, Lines, job, until
+from tests.fixtures.kubernetes import FakeWorld, LinesAcrossCuts, job, until
 
 pytestmark = pytest.mark.slow
 
@@ -32,16 +31,10 @@ def streams() -> list[threading.Thread]:
 async def test_job_over_tls_survives_cuts_and_leaves_no_thread(
     world: FakeWorld,
 ) -> None:
-    lines = Lines()
+    lines = LinesAcrossCuts(world, 20)
     async with world.cluster() as cluster:
-        running = asyncio.create_task(
-            cluster.run_job(job("for i in 1 2 3 4 5 6; do echo $i; sleep 0.2; done"), lines.take)
-        )
-        while not running.done():
-            await asyncio.sleep(0.4)
-            world.server.faults.cut_streams()
-        assert (await running).exit_code == 0
-        assert lines == ["1", "2", "3", "4", "5", "6"]
+        assert (await cluster.run_job(job(lines.script), lines.take)).exit_code == 0
+        assert lines == lines.all
         await until(are_watching)
 
     async def none_is_left() -> bool:

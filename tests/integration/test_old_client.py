@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
+import re
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from guanaco.accounts import Role
 from guanaco.prompts import ChatTemplatePrompt, PromptFile, PromptPart
@@ -26,6 +26,7 @@ pytestmark = pytest.mark.slow
 
 __all__ = ["old_client_python"]
 
+WAITED_FOR = re.compile(r"/models/(?P<id>acme-\w+formatter_v\d+)")
 FORMATTER = {
     "memory_template": "{memory}\n",
     "prompt_template": "{prompt}\n",
@@ -60,13 +61,17 @@ class OldWorld(World):
         }
         return [await self.publish(developer, name, **given) for name, given in columns.items()]
 
-    async def cancel_what_waits(self, developer: Account) -> None:
-        """End each submission of a formatter's name when its logs can have been shown once."""
-        while True:
-            for one in await self.submissions.list_own(developer):
-                if one.repo.endswith("Formatter") and one.status.is_in_progress:
-                    await self.submissions.cancel(developer, one.id)
-            await asyncio.sleep(0.2)
+    def cancelling(self, developer: Account) -> ASGIApp:
+        """The app; it cancels each submission of a formatter's name when its logs have been read once."""
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            await self.app(scope, receive, send)
+            if scope["type"] == "http" and (read := WAITED_FOR.fullmatch(scope["path"])):
+                found = await self.submissions.require_visible(developer, read["id"])
+                if found.status.is_in_progress:
+                    await self.submissions.cancel(developer, found.id)
+
+        return app
 
     async def rate(self, user: str, thumbs_up: bool, *messages: str) -> None:
         backend = await self.http(Role.BACKEND)
@@ -108,12 +113,8 @@ async def test_the_real_old_client_submits_chats_and_reads(
     await world.rate("u-3", True, "Tell me about the lighthouse", "Oh", "And the sea?")
     ada = await world.accounts.authenticate(world.ada_key)
     kinds = await world.publish_every_kind(ada)
-    async with serving(world.app) as url:
-        ending = asyncio.create_task(world.cancel_what_waits(ada))
+    async with serving(world.cancelling(ada)) as url:
         seen = await session(old_client_python, tmp_path, url, world.ada_key, "acme-tiny_v1")
-        ending.cancel()
-        with suppress(asyncio.CancelledError):
-            await ending
 
     assert seen["logged_in"][:-1] == sorted(["acme-tiny_v1", *kinds])
     assert "chai-guanaco login" in seen["logged_in"][-1]

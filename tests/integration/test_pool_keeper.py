@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from guanaco_server.formats.pool import ORDER_PATH, UNREADY_PROBES, PodOrder
+from guanaco_server.formats.pool import ORDER_PATH, STARTED_PATH, UNREADY_PROBES, PodOrder
 from tests.fixtures.plain_http import plain_http, says_yes
 from tests.fixtures.pools import IMPORTS
 from tests.fixtures.ports import free_port
@@ -45,6 +45,9 @@ class Running:
         )
         return answer.status_code
 
+    def state(self) -> str:
+        return str(plain_http.get(f"{self.control}{STARTED_PATH}").json()["state"])
+
     def wait_until(self, path: str) -> None:
         _until(lambda: says_yes(f"{self.control}{path}"))
 
@@ -74,8 +77,7 @@ def test_it_waits_then_fails_so_many_probes_then_is_ready(start: Callable[..., R
     keeper = start()
     keeper.wait_until("/ready")
     assert keeper.give(ORDER) == 200
-    _until(lambda: says_yes(f"http://127.0.0.1:{keeper.port}/health"))
-    time.sleep(0.5)  # it has seen that by itself
+    _until(lambda: keeper.state() == "serving")
     answers = [says_yes(f"{keeper.control}/ready") for _ in range(UNREADY_PROBES + 1)]
     assert answers == [False] * UNREADY_PROBES + [True]
     assert says_yes(f"{keeper.control}/alive")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import pytest
@@ -279,8 +278,7 @@ async def test_only_the_leader_acts_and_a_new_one_observes_first(world: Kept) ->
     await world.reconciler.start()
     assert world.deployments.replicas(ID), "learnt from the database"
     world.cluster.die(NAME)
-    world.deployments.woken.set()
-    await asyncio.sleep(0.05)
+    await world.reconciler.reconcile()
     assert world.cluster.starts == [NAME]
     world.leadership.leads = True
     world.deployments.woken.set()

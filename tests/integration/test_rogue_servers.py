@@ -34,14 +34,6 @@ async def early_close(writer: asyncio.StreamWriter) -> None:
     writer.write(HEAD)
 
 
-async def endless(writer: asyncio.StreamWriter) -> None:
-    writer.write(HEAD + chunk(event("Once")))
-    await asyncio.sleep(0.1)  # so that it has begun
-    while not writer.is_closing():
-        writer.write(chunk(event("more and ")))
-        await asyncio.sleep(0)
-
-
 async def endless_line(writer: asyncio.StreamWriter) -> None:
     writer.write(HEAD + chunk(b"data: "))
     while not writer.is_closing():
@@ -83,9 +75,23 @@ async def test_a_server_that_stalls_is_given_up_at_the_deadline(database: Databa
 
 
 async def test_endless_stream_ends_in_an_error_event(database: Database) -> None:
+    has_begun = asyncio.Event()
+
+    async def endless(writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + chunk(event("Once")))
+        await has_begun.wait()
+        while not writer.is_closing():
+            writer.write(chunk(event("more and ")))
+            await asyncio.sleep(0)
+
     async with rogue(endless, well) as endpoint, talking(database, endpoint) as (http, path, _):
-        broken = await http.post(f"{path}/messages", json={"content": "Hello", "stream": True})
-        *_, last = broken.text.strip().split("\n\n")
+        asked = {"content": "Hello", "stream": True}
+        read = ""
+        async with http.stream("POST", f"{path}/messages", json=asked) as broken:
+            async for text in broken.aiter_text():
+                read += text
+                has_begun.set()
+        *_, last = read.strip().split("\n\n")
         assert last.startswith("event: error")
         assert json.loads(last.partition("data: ")[2])["error"] == "model_unavailable"
         assert (await http.post(f"{path}/regenerate")).json()["content"] == "All well."
