@@ -5,7 +5,6 @@ Like platform.py it names the Hub's adapter; nothing else of a platform is start
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from guanaco_server.recipes.memory import Model
 from guanaco_server.recipes.model_shape import read_shape
 from guanaco_server.recipes.presets import find_preset, require_repo
 from guanaco_server.recipes.prices import PriceTable
+from guanaco_server.runtime import threads
 from guanaco_server.settings import Settings
 
 CASTED = frozenset({"F32", "F64"})  # served as bfloat16
@@ -37,7 +37,7 @@ async def compare(request: PlanRequest, settings: Settings) -> PlanComparison:
 
 
 async def _read_model(name: str, quantization: Quantization | None, settings: Settings) -> Model:
-    if (local := await asyncio.to_thread(_read_local, Path(name))) is not None:
+    if (local := await threads.FILES.run(_read_local, Path(name))) is not None:
         config, served_bytes = local
     elif (preset := find_preset(name)) is not None:
         config, served_bytes = preset, None

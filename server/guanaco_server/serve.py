@@ -32,6 +32,7 @@ from guanaco_server.http.listener import GuardedServer
 from guanaco_server.http.protocol import protocol_of
 from guanaco_server.observability import logs
 from guanaco_server.observability.exposition import serving
+from guanaco_server.runtime import threads
 from guanaco_server.runtime.data_dir import PSEUDONYM_KEY, DataDir
 from guanaco_server.settings import Settings
 from guanaco_server.submissions.pipeline.engine import make_tables
@@ -217,7 +218,7 @@ class _ApiServer(GuardedServer):
             gc.set_threshold(*GC_THRESHOLD)
             sys.setswitchinterval(SWITCH_S)
             self.is_ready_told = True
-            await asyncio.to_thread(self._on_ready, Started(self._url, key.key if key else None))
+            await threads.FILES.run(self._on_ready, Started(self._url, key.key if key else None))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._gateways.stop()

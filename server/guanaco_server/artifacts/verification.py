@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import ssl
 
@@ -16,6 +15,7 @@ from guanaco_server.artifacts.service import serializer_job
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.engine.store_trust import trusted_by
 from guanaco_server.formats.manifest import TENSORS_NAME, Manifest
+from guanaco_server.runtime import threads
 from guanaco_server.serializer.task import SerializerJob
 
 NO_LIMITS = CheckLimits(max_parameters=2**63, max_weight_bytes=2**63)  # it was let in before
@@ -58,7 +58,7 @@ class ArtifactVerifier:
         ]
         url = (await self._store.access(key))[TENSORS_NAME]
         trusted = trusted_by(self._store.environment())
-        return found + await asyncio.to_thread(_stored_differences, manifest, url, trusted)
+        return found + await threads.STORE.run(_stored_differences, manifest, url, trusted)
 
     async def against_hub(self, key: str) -> list[str]:
         """One sentence for each thing that is not what the repo at its commit makes."""
@@ -69,7 +69,7 @@ class ArtifactVerifier:
         job = await self._job(manifest, dtype)
         if job.key != key:
             return [f"{manifest.repo} at {manifest.commit[:8]} makes an artifact of another key."]
-        return await asyncio.to_thread(_hub_differences, job, manifest)
+        return await threads.STORE.run(_hub_differences, job, manifest)
 
     async def _manifest(self, key: str) -> Manifest:
         manifest = await self._store.find(key)

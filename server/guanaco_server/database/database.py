@@ -51,6 +51,7 @@ from guanaco_server.database.direct import NETWORK, DirectConnection
 from guanaco_server.database.replica import WRITTEN, ReadReplica, is_writer
 from guanaco_server.database.writer_queue import WriterQueue
 from guanaco_server.observability.tracing import span
+from guanaco_server.runtime import threads
 
 UNAVAILABLE_HINT = "Start the database, or correct GUANACO_DATABASE_URL: `guanaco settings` shows where it comes from."
 BUSY_TIMEOUT_S = 30  # a writer waits this long for another; the longest unit takes milliseconds
@@ -151,7 +152,7 @@ class Database:
             DatabaseUnavailable: With the reason in the driver's words, which never hold a password.
         """
         if (file := self.engine.url.database) and self.engine.dialect.name == "sqlite":
-            await asyncio.to_thread(_check_file, file)
+            await threads.FILES.run(_check_file, file)
             return
         try:
             async with self.read() as session:

@@ -6,7 +6,6 @@ stays as it is; the battle has the one that stands.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from datetime import timedelta
@@ -42,6 +41,7 @@ from guanaco_server.duels import queries
 from guanaco_server.duels.scores import result_for, score_of, scores_of_pairs
 from guanaco_server.duels.tables import BattleRow, DuelRow
 from guanaco_server.idempotency.keeping import keep_answer
+from guanaco_server.runtime import threads
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import SubmissionService
 
@@ -120,7 +120,7 @@ class DuelService:
             names = await self._conversations.user_names(
                 session, [row.conversation_id for row in rows]
             )
-        items = await asyncio.to_thread(self._shown, submission_id, rows, names)
+        items = await threads.PAGES.run(self._shown, submission_id, rows, names)
         return DuelPage(
             score=score_of(
                 row.results if row.first == submission_id else row.results.seen_by_other

@@ -34,6 +34,7 @@ from guanaco_server.feedback import queries
 from guanaco_server.feedback.queries import NewCopy, searchable
 from guanaco_server.feedback.tables import FeedbackCopyRow, FeedbackRow
 from guanaco_server.observability.metrics import Metrics
+from guanaco_server.runtime import threads
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import SubmissionService
@@ -100,7 +101,7 @@ class CopyService:
         raw = await self._load(below, submission_id, limit)
         if raw:
             revisions = {one.row.id: one.row.revision for one in raw}
-            await self._apply(await asyncio.to_thread(self._copies, raw), revisions)
+            await self._apply(await threads.BACKGROUND.run(self._copies, raw), revisions)
         return len(raw)
 
     async def _load(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import io
 from collections.abc import AsyncIterator, Sequence
@@ -14,6 +13,7 @@ from guanaco.contract import reader
 from guanaco.errors import ExportUnsupported
 from guanaco.feedback import ExportFormat, Feedback
 from guanaco.feedback_csv import CSV_COLUMNS, csv_row, plain_cell
+from guanaco_server.runtime import threads
 
 Documents = AsyncIterator[Sequence[str]]
 
@@ -65,7 +65,7 @@ async def _lines(documents: Documents) -> AsyncIterator[bytes]:
 async def _csv(documents: Documents) -> AsyncIterator[bytes]:
     yield _csv_lines([CSV_COLUMNS])
     async for page in documents:
-        yield await asyncio.to_thread(_csv_page, page)
+        yield await threads.PAGES.run(_csv_page, page)
 
 
 def _csv_page(page: Sequence[str]) -> bytes:
@@ -85,6 +85,6 @@ def _cell(value: object) -> object:
 
 async def _parquet(documents: Documents) -> AsyncIterator[bytes]:
     """Encode Parquet. Importing pyarrow takes a second, so a thread does it."""
-    parquet = await asyncio.to_thread(import_module, "guanaco_server.feedback.parquet")
+    parquet = await threads.PAGES.run(import_module, "guanaco_server.feedback.parquet")
     async for chunk in parquet.encoded(documents):
         yield chunk

@@ -7,7 +7,6 @@ Entries are added before the database is changed, never changed, and revoked by 
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 import os
@@ -21,6 +20,7 @@ from typing import Protocol
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from guanaco.errors import StoreUnreachable
+from guanaco_server.runtime import threads
 
 NAME = re.compile(r"[0-9a-f]{32}")
 
@@ -97,7 +97,7 @@ class LocalLedger:
 
     async def add(self, entry: ErasureEntry) -> None:
         try:
-            await asyncio.to_thread(self._add, entry)
+            await threads.FILES.run(self._add, entry)
         except OSError as error:
             raise StoreUnreachable(
                 f"The erasure ledger {self._folder} cannot be written: {error.strerror}.",
@@ -105,10 +105,10 @@ class LocalLedger:
             ) from None
 
     async def ids(self) -> set[str]:
-        return await asyncio.to_thread(self._ids)
+        return await threads.FILES.run(self._ids)
 
     async def read(self, ids: Collection[str]) -> list[ErasureEntry]:
-        return await asyncio.to_thread(lambda: [self._read(one) for one in ids])
+        return await threads.FILES.run(lambda: [self._read(one) for one in ids])
 
     def _add(self, entry: ErasureEntry) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)

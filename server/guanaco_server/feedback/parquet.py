@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
@@ -10,6 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from guanaco_server.runtime import threads
 
 TIME = pa.timestamp("us", tz="UTC")
 MESSAGE = pa.struct(
@@ -77,9 +78,9 @@ async def encoded(documents: AsyncIterator[Sequence[str]]) -> AsyncIterator[byte
     buffer = WriteBuffer()
     writer = pq.ParquetWriter(pa.PythonFile(buffer, mode="w"), SCHEMA, compression="zstd")
     async for page in documents:
-        await asyncio.to_thread(writer.write_table, await asyncio.to_thread(_table, page))
+        await threads.PAGES.run(writer.write_table, await threads.PAGES.run(_table, page))
         yield buffer.take()
-    await asyncio.to_thread(writer.close)
+    await threads.PAGES.run(writer.close)
     yield buffer.take()
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection
 
 from guanaco_server.artifacts.stores.s3_client import Bucket, S3Config
 from guanaco_server.feedback.ledger import NAME, ErasureEntry, parsed
+from guanaco_server.runtime import threads
 
 PREFIX = "erasures/"
 
@@ -17,13 +17,13 @@ class S3Ledger:
 
     async def add(self, entry: ErasureEntry) -> None:
         name, data = PREFIX + entry.id, entry.model_dump_json().encode()
-        await asyncio.to_thread(self._bucket.put, name, data)
+        await threads.STORE.run(self._bucket.put, name, data)
 
     async def ids(self) -> set[str]:
-        return await asyncio.to_thread(self._ids)
+        return await threads.STORE.run(self._ids)
 
     async def read(self, ids: Collection[str]) -> list[ErasureEntry]:
-        return await asyncio.to_thread(lambda: [self._read(one) for one in ids])
+        return await threads.STORE.run(lambda: [self._read(one) for one in ids])
 
     def _ids(self) -> set[str]:
         names = (found.name.removeprefix(PREFIX) for found in self._bucket.objects(PREFIX))

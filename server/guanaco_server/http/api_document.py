@@ -15,6 +15,8 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
+from guanaco_server.runtime import threads
+
 PATH = "/openapi.json"
 
 
@@ -47,7 +49,7 @@ class ApiDocument:
     async def _get(self) -> _Written:
         async with self._turn:
             if self._written is None:
-                self._written = await asyncio.to_thread(self._make)
+                self._written = await threads.PAGES.run(self._make)
         return self._written
 
     def _make(self) -> _Written:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from datetime import datetime
@@ -11,6 +10,7 @@ from guanaco.competitions import Competition
 from guanaco.leaderboard import AskedRatio, AskedVerdict, VerdictPair, VerdictState
 from guanaco_server.database.database import Database
 from guanaco_server.leaderboard.counting.asks import AskBook
+from guanaco_server.runtime import threads
 from guanaco_server.statistics.answer_lines import AskedConversations, predictions
 from guanaco_server.statistics.asked_ratio import (
     AskedSums,
@@ -55,7 +55,7 @@ class AskedReader:
         known = self._verdicts.get(competition.id)
         if known is None or has_changed or known[0] != margin:
             columns = book.columns()
-            found = await asyncio.to_thread(_verdict, book.names, columns, margin)
+            found = await threads.PAGES.run(_verdict, book.names, columns, margin)
             self._verdicts[competition.id] = known = (margin, found)
         return known[1].model_copy(update={"waiting": book.waiting})
 

@@ -16,6 +16,7 @@ from guanaco_server.leaderboard.counting import queries
 from guanaco_server.leaderboard.ranking.duel_table import DuelVotes
 from guanaco_server.leaderboard.ranking.duel_votes import DuelReader
 from guanaco_server.leaderboard.ranking.influence import Ballots, Pair, neighbours, weakest_votes
+from guanaco_server.runtime import threads
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.statistics.duel_decisions import fewest_duels, needed_evidence
 from guanaco_server.statistics.duel_strengths import duels_between, leader_of, members_of
@@ -80,11 +81,11 @@ class StabilityService:
         if competition.ranking.is_unknown:
             raise NewerVersionNeeded(f"a competition that is ranked by {competition.ranking}")
         ballots = await self._read(competition)
-        pairs = await asyncio.to_thread(_pairs, ballots, submission_id)
+        pairs = await threads.PAGES.run(_pairs, ballots, submission_id)
         settled = None
         if competition.is_settled_by_duels:
             duels = await self._duels.votes(competition)
-            settled = await asyncio.to_thread(_settled, duels, competition.assignment.within)
+            settled = await threads.PAGES.run(_settled, duels, competition.assignment.within)
         return LeaderboardStability(
             at=now,
             competition=competition.id,
@@ -99,7 +100,7 @@ class StabilityService:
             duels = await self._duels.read(competition)
             async with self._database.read(may_be_stale=True) as session:
                 votes = await queries.votes_in(session, competition.id)
-            return await asyncio.to_thread(Ballots.of, competition.ranking, votes, duels)
+            return await threads.PAGES.run(Ballots.of, competition.ranking, votes, duels)
         async with self._database.read(may_be_stale=True) as session:
             rows = await queries.vote_counts(session, competition.id)
         counts = {name: VoteCount(up, down) for _, name, up, down in rows}

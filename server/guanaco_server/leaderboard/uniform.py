@@ -24,6 +24,7 @@ from guanaco_server.feedback import records as feedback_records
 from guanaco_server.leaderboard.flags import queries as flag_queries
 from guanaco_server.routing.recorded import recorded_pool
 from guanaco_server.routing.snapshot import Pool
+from guanaco_server.runtime import threads
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.statistics.off_policy import AssignedConversation, UniformSums
 
@@ -65,9 +66,9 @@ class UniformService:
             settled = self._settled.setdefault(competition.id, _Added())
             left = MOST_CONVERSATIONS
             left = await self._add(competition.id, settled, now - SETTLED, left)
-            shown = await asyncio.to_thread(copy.deepcopy, settled)
+            shown = await threads.PAGES.run(copy.deepcopy, settled)
             left = await self._add(competition.id, shown, None, left)
-            found = await asyncio.to_thread(shown.sums.ratios)
+            found = await threads.PAGES.run(shown.sums.ratios)
         rows = [UniformRow(submission_id=name, **vars(one)) for name, one in found.items()]
         return UniformRatios(
             at=now,
@@ -85,7 +86,7 @@ class UniformService:
         while left > 0:
             limit = min(AT_ONCE, left)
             part = await self._read(competition, added.last, before, limit)
-            await asyncio.to_thread(_add_part, added, part)
+            await threads.PAGES.run(_add_part, added, part)
             left -= len(part.decided)
             if len(part.decided) < limit:
                 break

@@ -21,6 +21,7 @@ from guanaco_server.leaderboard.ranking.duel_table import DuelVotes
 from guanaco_server.leaderboard.ranking.duel_votes import DuelReader
 from guanaco_server.leaderboard.ranking.queries import ranked_scores
 from guanaco_server.leaderboard.ranking.rules import Standing, margin_of, standings
+from guanaco_server.runtime import threads
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.statistics.beta_prior import BetaPrior, chance_within, fit_prior
 from guanaco_server.statistics.decisions import Comparison, compare
@@ -155,13 +156,13 @@ class VerdictService:
     ) -> LeaderboardVerdict:
         if competition.is_settled_by_duels:
             duels = await self._duels.read(competition)
-            return await asyncio.to_thread(_by_duels, competition, duels, now, only)
+            return await threads.PAGES.run(_by_duels, competition, duels, now, only)
         if competition.ranking is not RankingRule.THUMBS_UP:
             async with self._database.read(may_be_stale=True) as session:
                 scores = await ranked_scores(session, competition.id)
             return _by_intervals(competition, _led_by_live(_only(scores, only), field), now)
         prior = await self._prior_of_past_seasons(now)
-        return await asyncio.to_thread(_by_thumbs, competition, field, prior, now, only)
+        return await threads.PAGES.run(_by_thumbs, competition, field, prior, now, only)
 
     async def _prior_of_past_seasons(self, now: datetime) -> BetaPrior:
         frozen = {
@@ -174,7 +175,7 @@ class VerdictService:
                 async with self._database.read(may_be_stale=True) as session:
                     rows = await queries.vote_counts(session)
                 past = [VoteCount(up, down) for one, _, up, down in rows if one in frozen]
-            known = _CachedPrior(now, frozen, await asyncio.to_thread(fit_prior, past))
+            known = _CachedPrior(now, frozen, await threads.PAGES.run(fit_prior, past))
             self._prior = known
         return known.prior
 

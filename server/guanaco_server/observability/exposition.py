@@ -19,6 +19,7 @@ from prometheus_client.exposition import ThreadingWSGIServer
 
 from guanaco.errors import InvalidSettings
 from guanaco_server.observability.metrics import Metrics
+from guanaco_server.runtime import threads
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 SCRAPES_AT_ONCE = 8  # each has a thread
@@ -39,7 +40,7 @@ class Exposition:
     async def text(self) -> bytes:
         if self._written is None or self._written.done():
             self._written = asyncio.create_task(
-                asyncio.to_thread(scrape, self._metrics), name="write the metrics"
+                threads.METRICS.run(scrape, self._metrics), name="write the metrics"
             )
         return await asyncio.shield(self._written)
 

@@ -7,7 +7,6 @@ recorded by chance, with ``ratio``.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
@@ -36,6 +35,7 @@ from opentelemetry.trace import (
 from guanaco.errors import GuanacoError
 from guanaco_server.observability.scope import RequestIds
 from guanaco_server.observability.tracing import NO_SPAN, NoSpan, RequestSpan, SpanFacts, TraceSpan
+from guanaco_server.runtime import threads
 
 PATH = "/v1/traces"
 QUEUE_SPANS = 4_096  # some 500 requests: 8 MB
@@ -100,7 +100,7 @@ class OtlpTracing:
         """Send what is left within CLOSE_S; a receiver that is away does not hold up the end."""
         sent = threading.Thread(target=self._processor.force_flush, daemon=True)
         sent.start()
-        await asyncio.to_thread(sent.join, CLOSE_S)
+        await threads.METRICS.run(sent.join, CLOSE_S)
         self._exporter.shutdown()  # type: ignore[no-untyped-call]  # ends a wait for the next try
         threading.Thread(target=self._processor.shutdown, daemon=True).start()
 

@@ -11,7 +11,6 @@ machine: fewer for the check of a submission, which also counts the sizes of val
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections import OrderedDict
@@ -177,8 +176,8 @@ class PromptService:
 
     async def close(self) -> None:
         self._tokenizers.close()
-        await asyncio.to_thread(self._process.close)
-        await asyncio.to_thread(self._queue.close)
+        await threads.PROCESSES.run(self._process.close)
+        await threads.PROCESSES.run(self._queue.close)
 
     async def _in_turn(
         self, template: Hashable, work: Callable[[], T], until: float, *, is_check: bool = False

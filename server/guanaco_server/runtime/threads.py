@@ -1,8 +1,18 @@
 """Threads of their own for each kind of blocking work, so that one that waits for something slow starves no other one.
 
-HUB    requests to the Hub, which a slow or lying one may hold for as long as they may take
-STORE  reads and writes of the artifact store
-CHATS  what a chat computes that is too long for the event loop
+HUB         requests to the Hub, which a slow or lying one may hold for as long as they may take
+STORE       reads and writes of the artifact store
+CLUSTER     requests to a Kubernetes API, which may be away
+FILES       files and streams of this machine
+PROCESSES   starts and ends of the confined processes, for which chats may wait
+CHATS       what a chat computes that is too long for the event loop
+PAGES       what a board, an export or a picture computes for its reader
+METRICS     the text of the metrics, which must be had while everything else is busy
+BACKGROUND  what is computed without a request that waits: one piece of work at a time
+
+Nothing uses the loop's own executor, which DBOS replaces by one of 64 threads. All threads share one interpreter, and each that computes may hold
+it for ``serve.SWITCH_S`` whenever the event loop wants it. So few of them compute, and they keep the loop's priority: one that another
+process displaces while it holds the interpreter would stop the loop as well.
 """
 
 from __future__ import annotations
@@ -32,7 +42,21 @@ class Threads:
         )
         return await running
 
+    def begin(self, work: Callable[[], object]) -> None:
+        """Have ``work`` run in a thread soon; nobody waits for it.
+
+        Raises:
+            RuntimeError: The interpreter ends, and takes no more work.
+        """
+        self._pool.submit(work)
+
 
 HUB = Threads("hub", 16)
 STORE = Threads("store", 16)
-CHATS = Threads("chats", 4)
+CLUSTER = Threads("cluster", 16)
+FILES = Threads("files", 4)
+PROCESSES = Threads("processes", 4)
+CHATS = Threads("chats", 2)
+PAGES = Threads("pages", 2)
+METRICS = Threads("metrics", 1)
+BACKGROUND = Threads("background", 1)

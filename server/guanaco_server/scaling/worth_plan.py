@@ -14,7 +14,6 @@ there are some ratings a minute is taken.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from datetime import datetime, timedelta
 from guanaco_server.deployments.overview import by_engine
 from guanaco_server.deployments.swaps import IdleServer
 from guanaco_server.deployments.tables import DeploymentRow, Phase
+from guanaco_server.runtime import threads
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.budget import Budget, Room
 from guanaco_server.scaling.duel_worth import worths_by_duels
@@ -158,7 +158,7 @@ class WorthPlanner:
             contenders = [
                 self._contender(row, race, now) for row in chats if row.owner in race.votes
             ]
-            weighed = await asyncio.to_thread(_weighed, contenders, race)
+            weighed = await threads.BACKGROUND.run(_weighed, contenders, race)
             for name, worth in weighed.items():
                 if worth.rate > found.get(name, NOTHING).rate:
                     found[name] = worth

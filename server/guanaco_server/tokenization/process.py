@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from guanaco_server.confinement import priority
+from guanaco_server.runtime import threads
 from guanaco_server.serializer.confined import Child, StartChild
 from guanaco_server.serializer.frames import LENGTH, MAX_MESSAGE_BYTES, packed
 from guanaco_server.tokenization.declared import MEMORY_BYTES
@@ -92,7 +93,7 @@ class TokenizerProcess:
     @classmethod
     async def start(cls, start_child: StartChild, *, is_trial: bool = False) -> TokenizerProcess:
         """``is_trial`` for a process that only tells whether a tokenizer can be served, and gives way to those that do."""
-        return cls(await asyncio.to_thread(_started, start_child, is_trial))
+        return cls(await threads.PROCESSES.run(_started, start_child, is_trial))
 
     async def load(self, pieces: AsyncIterator[bytes]) -> TokenizerFacts:
         """Load the file that the pieces make up. Nothing else is asked meanwhile."""
@@ -143,8 +144,8 @@ class TokenizerProcess:
         if self._timer is not None:
             self._timer.cancel()
         self._process.kill()
-        with contextlib.suppress(RuntimeError):  # the loop closes, and the finalizer waits
-            self._loop.run_in_executor(None, self._finalizer)
+        with contextlib.suppress(RuntimeError):  # the interpreter ends, and the finalizer waits
+            threads.PROCESSES.begin(self._finalizer)
         was_shared = len(self._together) > 1
         for asked in self._together:
             _fail([asked], TokenizerDied(_why(asked), was_shared=was_shared))

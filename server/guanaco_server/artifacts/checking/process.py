@@ -23,6 +23,7 @@ from guanaco_server.artifacts.checking import child
 from guanaco_server.artifacts.checking.checks import CheckedModel, CheckLimits, require_few_files
 from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
 from guanaco_server.confinement import priority
+from guanaco_server.runtime import threads
 from guanaco_server.serializer import confined
 from guanaco_server.serializer.confined import Child, StartChild
 from guanaco_server.serializer.frames import LENGTH
@@ -137,7 +138,7 @@ class _CheckProcess:
 
     @classmethod
     async def start(cls, start_child: StartChild) -> _CheckProcess:
-        process = await asyncio.to_thread(_start, start_child)
+        process = await threads.PROCESSES.run(_start, start_child)
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
         source, _ = await loop.connect_read_pipe(
@@ -186,9 +187,9 @@ class _CheckProcess:
             not self._writer.transport.is_closing()
         ):  # aborting what the broken pipe has closed fails
             self._writer.transport.abort()
-        with contextlib.suppress(RuntimeError):  # the loop closes, and the finalizer waits
+        with contextlib.suppress(RuntimeError):  # the interpreter ends, and the finalizer waits
             self._process.kill()
-            asyncio.get_running_loop().run_in_executor(None, self._finalizer)
+            threads.PROCESSES.begin(self._finalizer)
 
     async def send_data(self, content: Json, data: bytes = b"") -> None:
         await self._send(content | {"bytes": len(data)}, data)

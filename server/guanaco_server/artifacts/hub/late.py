@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
+from guanaco_server.runtime import threads
 
 
 class LateHub:
@@ -28,5 +29,5 @@ class LateHub:
     async def _hub(self) -> Hub:
         async with self._lock:
             if self._made is None:
-                self._made = await asyncio.to_thread(self._make)
+                self._made = await threads.HUB.run(self._make)
             return self._made

@@ -8,7 +8,6 @@ conversation is erased, so is what others carry of it, with their summaries, whi
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from guanaco_server.chat.memory.digest import digest
 from guanaco_server.chat.tables import ConversationRow, MessageRow
 from guanaco_server.database.database import Database
 from guanaco_server.prompts.layouts import Utterance
+from guanaco_server.runtime import threads
 
 CARRIED_TOKENS = 256
 MOST_MESSAGES = 200  # of the last conversation, the newest ones
@@ -50,7 +50,7 @@ async def carried_into(
         for message in reversed(messages)
         if message.position > until
     ]
-    text = await asyncio.to_thread(
+    text = await threads.CHATS.run(
         digest, before.get("text", ""), said, last.bot.name, CARRIED_TOKENS
     )
     sources = [last.id, *(last.carried or {}).get("sources", ())]

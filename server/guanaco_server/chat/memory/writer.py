@@ -34,6 +34,7 @@ from guanaco_server.observability.metrics import Metrics
 from guanaco_server.prompts.layouts import Summary, Utterance
 from guanaco_server.prompts.summaries import Unsummarized
 from guanaco_server.routing.service import LiveSubmission
+from guanaco_server.runtime import threads
 
 MODEL, RULE = "model", "rule"  # who wrote a summary
 
@@ -86,7 +87,7 @@ class SummaryWriter:
         budget = history.summary_budget(params.max_input_tokens, params.summary_tokens)
         before = due.previous.text if due.previous is not None else ""
         async with self._at_once:
-            text = await asyncio.to_thread(digest, before, due.turns, history.bot.name, budget)
+            text = await threads.BACKGROUND.run(digest, before, due.turns, history.bot.name, budget)
         written = Summary(text, due.until, RULE)
         try:
             by_model = await self._by_model(history, live, due, budget) if text else None

@@ -32,6 +32,7 @@ from guanaco_server.database.bulk import insert_missing
 from guanaco_server.database.database import Database, among
 from guanaco_server.deployments.model_server import ModelServerFault
 from guanaco_server.prompts.service import PromptService
+from guanaco_server.runtime import threads
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import ServingSubmission
 
@@ -204,13 +205,16 @@ class PersonaShortener:
         """Make a version; return its row."""
         parts = compression.sentences(need.original)
         sizes = await self._prompts.sizes(need.artifact_key, parts)
-        shorten = compression.cut if method is PersonaMethod.CUT else compression.extract
-        text = await asyncio.to_thread(shorten, parts, sizes, need.budget)
+        if method is PersonaMethod.CUT:  # a conversation waits for it
+            text = await threads.CHATS.run(compression.cut, parts, sizes, need.budget)
+        else:
+            text = await threads.BACKGROUND.run(compression.extract, parts, sizes, need.budget)
         return await self._row(need, method, text)
 
     async def _row(self, need: Need, method: PersonaMethod, text: str) -> dict[str, Any]:
         [tokens] = await self._prompts.sizes(need.artifact_key, [text])
-        kept = await asyncio.to_thread(compression.kept_share, need.original, text)
+        place = threads.CHATS if method is PersonaMethod.CUT else threads.BACKGROUND
+        kept = await place.run(compression.kept_share, need.original, text)
         return {
             "key": need.key,
             "method": method.value,

@@ -22,6 +22,7 @@ import urllib3
 
 from guanaco.errors import ClusterRefused, ClusterUnreachable, InvalidSettings
 from guanaco_server.clusters.kubernetes.names import MANAGER, Json
+from guanaco_server.runtime import threads
 
 IN_CLUSTER = "in-cluster"
 CONNECTIONS = 32
@@ -213,7 +214,7 @@ class KubernetesApi:
         deadline, delay_s = time.monotonic() + self._patience_s, FIRST_DELAY_S
         while True:
             try:
-                return await asyncio.to_thread(once)
+                return await threads.CLUSTER.run(once)
             except ClusterUnreachable as error:
                 asked_s = error.retry_after_s if isinstance(error, ClusterBusy) else 0.0
                 wait_s = max(delay_s, asked_s)

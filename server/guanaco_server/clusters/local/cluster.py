@@ -47,6 +47,7 @@ from guanaco_server.clusters.local.servers import (
 )
 from guanaco_server.confinement import priority
 from guanaco_server.engine.lifeline import GRACE_VARIABLE, PATH_VARIABLE
+from guanaco_server.runtime import threads
 
 NURSERY = "nursery"  # no deployment's name: those begin with m-
 RAISE_TRIES = 5  # the next health check tries again
@@ -174,7 +175,7 @@ class LocalCluster:
 
     async def logs(self, name: str, offset: int = 0) -> tuple[list[str], int]:
         log = self._replicas(name).log(offset)
-        return await asyncio.to_thread(read_lines, *log) if log else ([], 0)
+        return await threads.FILES.run(read_lines, *log) if log else ([], 0)
 
     async def delete(self, name: str) -> None:
         async with self._locks[name]:

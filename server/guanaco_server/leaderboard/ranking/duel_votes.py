@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Mapping
 from datetime import timedelta
@@ -16,6 +15,7 @@ from guanaco_server.leaderboard.counting.votes import VotingWindow, window_of
 from guanaco_server.leaderboard.flags.rules import Owner
 from guanaco_server.leaderboard.ranking.duel_table import NO_DUELS, DuelTable, DuelVotes
 from guanaco_server.leaderboard.ranking.style import Style, style_of
+from guanaco_server.runtime import threads
 from guanaco_server.submissions.service import SubmissionService
 
 OVERLAP = timedelta(minutes=5)  # votes are committed within it; what is older is not read again
@@ -68,7 +68,7 @@ class DuelBook:
         missing = self._table.unmeasured()
         for start in range(0, len(missing), REPLIES_AT_ONCE):
             found = await records.replies(session, missing[start : start + REPLIES_AT_ONCE])
-            self._table.measure(await asyncio.to_thread(_measured, found))
+            self._table.measure(await threads.BACKGROUND.run(_measured, found))
 
 
 def _measured(replies: Mapping[str, tuple[str, str]]) -> dict[str, tuple[Style, Style]]:
@@ -126,7 +126,7 @@ class DuelReader:
         book, has_styles = self._books[competition.id], competition.duels.style_control
         if competition.frozen_at is not None:
             del self._books[competition.id]
-        return await asyncio.to_thread(book.votes, owners, window_of(competition), has_styles)
+        return await threads.BACKGROUND.run(book.votes, owners, window_of(competition), has_styles)
 
     async def read(self, competition: Competition) -> DuelVotes:
         """Return the duels that count, from what is recorded now."""

@@ -34,6 +34,7 @@ from guanaco_server.leaderboard.ranking.duel_votes import DuelReader
 from guanaco_server.leaderboard.ranking.metrics import MetricValues, metrics_of
 from guanaco_server.leaderboard.ranking.rules import Fit, VotesByUser, compares_users, standings
 from guanaco_server.leaderboard.tables import ScorePointRow, StandingRow
+from guanaco_server.runtime import threads
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import SubmissionService
 
@@ -121,7 +122,7 @@ class StandingsPublisher:
             has_votes = bool(aggregates) or competition.duels.are_kept
             if ids or competition.id in revoted or has_new_duels or (has_other_rule and has_votes):
                 duels = await self._duels.valid(competition)
-                ranked = await asyncio.to_thread(self._rank, competition, ids, today, duels)
+                ranked = await threads.BACKGROUND.run(self._rank, competition, ids, today, duels)
                 await self._write(ranked, now)
             self._rules[competition.id] = _rules(competition)
         await self._keep_history(now)

@@ -8,7 +8,6 @@ whenever they are ranked again.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from datetime import datetime
 
@@ -33,6 +32,7 @@ from guanaco_server.leaderboard.seasons.document import (
     schema_of,
 )
 from guanaco_server.leaderboard.tables import SeasonRow
+from guanaco_server.runtime import threads
 from guanaco_server.submissions.service import SubmissionService
 
 
@@ -102,7 +102,7 @@ class SeasonService:
         duels = NO_DUELS
         if schema in WITH_DUELS:
             duels = await DuelReader(self._database, self._submissions).read(competition)
-        return await asyncio.to_thread(
+        return await threads.BACKGROUND.run(
             final_ranking, competition, ratings, owners, allowed, schema, duels
         )
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from guanaco_server.runtime import threads
+
 if TYPE_CHECKING:
     from dbos import DBOSConfig
 
@@ -56,7 +58,7 @@ class WorkflowEngine:
         async with self._lock:
             if self._is_launched:
                 return
-            await asyncio.to_thread(importlib.import_module, "dbos")
+            await threads.FILES.run(importlib.import_module, "dbos")
             from dbos import DBOS
 
             DBOS(config=self._config())
@@ -105,7 +107,7 @@ class WorkflowEngine:
 
         # DBOS has made its own executor the loop's, and shuts it down: whoever comes after needs one.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
-        await asyncio.to_thread(DBOS.destroy, destroy_registry=True)
+        await threads.FILES.run(DBOS.destroy, destroy_registry=True)
 
 
 def make_tables(database_url: str) -> None:

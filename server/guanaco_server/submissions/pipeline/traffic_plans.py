@@ -17,6 +17,7 @@ from guanaco_server.recipes.memory import Model
 from guanaco_server.recipes.model_shape import read_shape
 from guanaco_server.recipes.presets import find_preset, require_repo
 from guanaco_server.recipes.prices import PriceTable
+from guanaco_server.runtime import threads
 from guanaco_server.submissions.pipeline.stages import StageParts, hub_of
 
 AT_ONCE = 2  # for all developers
@@ -47,7 +48,7 @@ class TrafficPlans:
         find_gpus(request.gpus)
         async with self._place(account):
             model = await self._model(request, hub_token)
-            return await asyncio.to_thread(
+            return await threads.PAGES.run(
                 compare_gpus, model, request, self._prices, self._gpus_per_machine
             )
 

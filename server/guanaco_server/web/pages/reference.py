@@ -10,6 +10,7 @@ from fastapi.responses import Response
 from markupsafe import Markup
 
 from guanaco_server.http.routes import Routes
+from guanaco_server.runtime import threads
 from guanaco_server.web import api_reference
 from guanaco_server.web.metric_tiles import MEANING_PATH, METRICS
 from guanaco_server.web.room import WebRoom
@@ -48,7 +49,7 @@ class _Body:
     async def of(self, document: dict[str, Any]) -> Markup:
         async with self._turn:
             if self._rendered is None:
-                self._rendered = await asyncio.to_thread(self._render, document)
+                self._rendered = await threads.PAGES.run(self._render, document)
         return self._rendered
 
     def _render(self, document: dict[str, Any]) -> Markup:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Literal
 
 from fastapi import Query, Request
@@ -15,6 +14,7 @@ from guanaco.leaderboard import Leaderboard, LeaderboardRow
 from guanaco.submissions import Status, StressReport, Submission
 from guanaco_server.artifacts.checking.model_card import StoredCard
 from guanaco_server.http.routes import Routes
+from guanaco_server.runtime import threads
 from guanaco_server.submissions.events import LogFilter
 from guanaco_server.submissions.service import SubmissionFilter
 from guanaco_server.web import charts, lifecycle_view, share_card, trends
@@ -96,7 +96,7 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
         chosen = await web.competitions.find(competition)
         row = await web.boards.row(chosen.id, submission_id)
         card = _card_of(row, chosen, await web.boards.board(chosen.id))
-        picture = await asyncio.to_thread(share_card.draw, card)
+        picture = await threads.PAGES.run(share_card.draw, card)
         return Response(picture, media_type="image/png", headers=CARD_HEADERS)
 
     @routes.get("/submissions/{org}/{model}@{name}")

@@ -1,0 +1,38 @@
+"""Tests that what computes for nobody in particular takes no thread from those who wait."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from pathlib import Path
+
+from guanaco_server.runtime import threads
+from guanaco_server.runtime.threads import Threads
+
+SERVER = Path(__file__).parents[2] / "server" / "guanaco_server"
+OWN_PROCESS = SERVER / "engine"
+LOOPS_OWN = re.compile(r"\bto_thread\(|\brun_in_executor\(\s*None")
+
+
+def test_nothing_uses_the_event_loops_own_executor() -> None:
+    files = [path for path in SERVER.rglob("*.py") if OWN_PROCESS not in path.parents]
+    assert files
+    assert [str(path) for path in files if LOOPS_OWN.search(path.read_text())] == []
+
+
+async def test_long_work_of_other_kinds_holds_up_no_chat() -> None:
+    pools = {name: one for name, one in vars(threads).items() if isinstance(one, Threads)}
+    is_over = threading.Event()
+    busy = [
+        asyncio.ensure_future(one.run(is_over.wait))
+        for name, one in pools.items()
+        if name not in ("CHATS", "PROCESSES")
+        for _ in range(20)
+    ]
+    try:
+        assert await threads.CHATS.run(lambda: "chats") == "chats"
+        assert await threads.PROCESSES.run(lambda: "processes") == "processes"
+    finally:
+        is_over.set()
+        await asyncio.gather(*busy)
