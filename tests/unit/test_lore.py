@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from guanaco.chat import Bot, Sender
+from guanaco.chat import Bot, Sender, Turn
 from guanaco.errors import InvalidInput
 from guanaco.lore import Lorebook, LoreEntry
 from guanaco_server.lore.activation import EPOCH_MESSAGES, require_usable, takes_long, triggered
 from guanaco_server.lore.mentions import mentioned
-from guanaco_server.lore.patterns import MAX_WORK, compiled
+from guanaco_server.lore.patterns import BYTES_BESIDES, MAX_WORK, KeptPatterns, compiled
 from guanaco_server.prompts import lore
 from guanaco_server.prompts.layouts import Utterance
 from tests.fixtures.hostile_texts import BOOKS, SAID
@@ -101,6 +101,60 @@ def test_many_expressions_of_one_book_are_refused_together() -> None:
     require_usable(Lorebook(entries=(one,)))
     with pytest.raises(InvalidInput, match="together could take too long"):
         require_usable(Lorebook(entries=(one, one, one)))
+
+
+@pytest.mark.parametrize(
+    "key", ["[\u0100-\uffff]" * 40, "/[^\u0100-\uffff]/i", "[\u4e00-\u9fa5]{1,9}" * 3, "(?:[\u0100-\uf000]|x)y"]
+)  # fmt: skip
+def test_sets_of_very_many_characters_are_not_compiled(key: str) -> None:
+    with pytest.raises(InvalidInput, match="its sets name too many characters"):
+        compiled(key, False)
+
+
+def test_sets_of_one_book_are_refused_together() -> None:
+    chinese = [entry("Fact.", f"[\u4e00-\u9fa5]{n}", is_regex=True) for n in range(9)]
+    require_usable(Lorebook(entries=(*chinese,)))
+    with pytest.raises(InvalidInput, match="name too many characters together"):
+        require_usable(
+            Lorebook(entries=(*chinese, entry("Fact.", "[\u4e00-\u9fa5]", is_regex=True)))
+        )
+
+
+def test_a_pattern_is_compiled_once_and_so_is_a_refusal() -> None:
+    kept = KeptPatterns()
+    assert kept.get("goose.*dock", False) is kept.get("goose.*dock", False)
+    assert kept.get("goose.*dock", True) is not kept.get("goose.*dock", False)
+    size = kept.size_bytes
+    for _ in range(3):
+        with pytest.raises(InvalidInput, match="refers back"):
+            kept.get(r"(x)\1", False)
+    assert size + BYTES_BESIDES < kept.size_bytes < size + 2 * BYTES_BESIDES
+
+
+def test_kept_patterns_stay_within_their_bytes() -> None:
+    kept = KeptPatterns(most_bytes=20 * BYTES_BESIDES)
+    for number in range(100):
+        kept.get(f"goose{number}", False)
+        assert kept.size_bytes <= 20 * BYTES_BESIDES
+    assert kept.get("goose99", False) is kept.get("goose99", False)
+
+
+def test_expressions_read_few_characters_of_what_is_told() -> None:
+    links = [entry(f"word{n + 1} " + "x" * 1_000, f"word{n}") for n in range(5)]
+    near = entry("Near.", "word1", is_regex=True)
+    far = entry("Far.", "word4", is_regex=True)
+    found = told("word0", *links, near, far, recursion=5, token_budget=4_096)
+    assert "Near." in found
+    assert "Far." not in found
+
+
+async def test_an_unrecorded_talk_tells_lore_in_its_newest_messages() -> None:
+    bot = Bot(name="Ada", lorebook=Lorebook(entries=(entry("Fact.", "goose"),)))
+    turns = [Turn(sender=Sender.USER, content="goose")] * (lore.PREVIEWED + 50)
+    with_lore = await lore.with_lore(bot, turns)
+    assert len(with_lore) == len(turns)
+    told_at = [place for place, turn in enumerate(with_lore) if getattr(turn, "lore", ())]
+    assert told_at[0] == 50
 
 
 def test_a_book_has_few_expressions() -> None:

@@ -55,6 +55,8 @@ from guanaco_server.database.commit_order import in_commit_order
 from guanaco_server.database.database import Database
 from guanaco_server.database.paging import TimeCursor
 from guanaco_server.idempotency.keeping import keep_answer
+from guanaco_server.lore.activation import has_patterns
+from guanaco_server.runtime import threads
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings.chat import CharacterSettings
 
@@ -254,7 +256,10 @@ class CharacterService:
         def work() -> Bot:
             return cast(texts, user_name=user_name, seed=seed, greeting=greeting)
 
-        bot = work() if macros_of(texts) <= MACROS_AT_ONCE else await asyncio.to_thread(work)
+        has_much = macros_of(texts) > MACROS_AT_ONCE or (
+            texts.lorebook is not None and has_patterns(texts.lorebook)
+        )
+        bot = await threads.CHATS.run(work) if has_much else work()
         return CastCharacter(bot, f"{row.id}@{version.number}")
 
     async def delete(self, account: Account, character_id: str) -> None:
@@ -287,7 +292,7 @@ class CharacterService:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         async with self._threads:
-            return await asyncio.to_thread(work)
+            return await threads.PAGES.run(work)
 
     async def _add_version(
         self, session: AsyncSession, row: CharacterRow, read: UploadedCard, size: int, now: datetime

@@ -7,7 +7,7 @@ An entry that was told within the last EPOCH_MESSAGES is in force: it stays wher
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from guanaco.chat import MAX_MESSAGE_CHARS
 from guanaco.errors import InvalidInput
@@ -18,11 +18,16 @@ from guanaco_server.lore.patterns import Pattern, compiled
 EPOCH_MESSAGES = 20  # ten turns
 MAX_BOOK_CHARS = 131_072  # keys and contents; stored with each conversation, as personas are
 MAX_BOOK_KEYS = 1_000
-MAX_BOOK_WORK = 7_000  # of regular expressions, for each character that they read: 30 ms of the event loop at most
-MAX_BOOK_PATTERNS = 200  # each takes a millisecond to compile
+MAX_BOOK_WORK = (
+    7_000  # of regular expressions, for each character that they read: 0.1 s of a thread at most
+)
+MAX_BOOK_PATTERNS = 200  # each takes a millisecond to compile, besides its sets
+MAX_BOOK_MAKING = (
+    200_000  # characters that the sets of its expressions name: 0.1 s to compile, in a thread
+)
 SCANNED_CHARS = 8_192  # the newest
 QUICK_UNITS = 4_096  # keys and characters that are read on the event loop, in a millisecond
-PATTERN_CHARS = 1_024  # the newest, of which expressions read
+PATTERN_CHARS = 1_024  # the newest, of which expressions read; as many of contents, at all levels of recursion together
 BYTES_PER_TOKEN = 4
 
 
@@ -49,12 +54,25 @@ def require_usable(book: Lorebook) -> None:
             f"The lorebook has {patterns:,} regular expressions; {MAX_BOOK_PATTERNS} are allowed in all.",
             hint="Use plain words as keys.",
         )
-    work = sum(pattern.work for one in entries if one.is_regex for pattern in _patterns(one))
-    if work > MAX_BOOK_WORK:
-        raise InvalidInput(
-            "The lorebook's regular expressions together could take too long.",
-            hint="Use plain words as keys, or fewer `.*`.",
-        )
+    _require_cheap_patterns(entries)
+
+
+def _require_cheap_patterns(entries: Iterable[LoreEntry]) -> None:
+    """Add up what the expressions cost, and stop where that is too much: the rest is not compiled."""
+    work = making = 0
+    for one in entries:
+        for pattern in _patterns(one) if one.is_regex else ():
+            work, making = work + pattern.work, making + pattern.making
+            if work > MAX_BOOK_WORK:
+                raise InvalidInput(
+                    "The lorebook's regular expressions together could take too long.",
+                    hint="Use plain words as keys, or fewer `.*`.",
+                )
+            if making > MAX_BOOK_MAKING:
+                raise InvalidInput(
+                    "The sets in the lorebook's regular expressions name too many characters together.",
+                    hint="Use plain words as keys, or smaller ranges.",
+                )
 
 
 def triggered(book: Lorebook, said: Sequence[str], in_force: Collection[int]) -> tuple[int, ...]:
@@ -71,6 +89,7 @@ def triggered(book: Lorebook, said: Sequence[str], in_force: Collection[int]) ->
         if place not in in_force and not one.is_constant and one.keys and one.content
     }
     found: list[int] = []
+    room = PATTERN_CHARS
     told = [book.entries[place].content for place in in_force if place < len(book.entries)]
     for level in range(book.recursion + 1):
         again = "\n".join(book.entries[place].content for place in found)[-SCANNED_CHARS:]
@@ -79,7 +98,8 @@ def triggered(book: Lorebook, said: Sequence[str], in_force: Collection[int]) ->
             place: (one, again if level else texts[_depth(book, one)])
             for place, one in waiting.items()
         }
-        new = _meant(scans)
+        new = _meant(scans, room if level else PATTERN_CHARS)
+        room -= min(room, len(again))
         for place in new:
             del waiting[place]
         found += new
@@ -92,11 +112,12 @@ def takes_long(book: Lorebook, said: Sequence[str]) -> bool:
     """Return whether ``triggered`` may take more than a millisecond or two, so that it belongs into a thread."""
     keys = sum(len(one.keys) + len(one.secondary_keys) for one in book.entries)
     chars = sum(map(len, said[-MAX_SCAN_DEPTH:]))
-    return (
-        bool(book.recursion)
-        or keys + chars > QUICK_UNITS
-        or any(one.is_regex for one in book.entries)
-    )
+    return bool(book.recursion) or keys + chars > QUICK_UNITS or has_patterns(book)
+
+
+def has_patterns(book: Lorebook) -> bool:
+    """Return whether it has regular expressions, which take long to compile the first time."""
+    return any(one.is_regex for one in book.entries)
 
 
 def constants(book: Lorebook | None) -> str:
@@ -140,13 +161,13 @@ def _scanned(book: Lorebook, said: Sequence[str], entries: Iterable[LoreEntry]) 
     }
 
 
-def _meant(scans: Mapping[int, tuple[LoreEntry, str]]) -> list[int]:
+def _meant(scans: Mapping[int, tuple[LoreEntry, str]], pattern_chars: int) -> list[int]:
     """Return the places of the entries whose keys stand in the text that is theirs. Each text is read once for all keys."""
     wanted: dict[tuple[str, bool, bool], set[str]] = {}
     for one, text in scans.values():
         kind = (text, one.is_regex, one.is_case_sensitive)
         wanted.setdefault(kind, set()).update(one.keys, one.secondary_keys)
-    said = {kind: _said(*kind, keys) for kind, keys in wanted.items()}
+    said = {kind: _said(*kind, keys, pattern_chars) for kind, keys in wanted.items()}
 
     def is_meant(one: LoreEntry, text: str) -> bool:
         there = said[text, one.is_regex, one.is_case_sensitive]
@@ -157,10 +178,12 @@ def _meant(scans: Mapping[int, tuple[LoreEntry, str]]) -> list[int]:
     return [place for place, scan in scans.items() if is_meant(*scan)]
 
 
-def _said(text: str, is_regex: bool, is_case_sensitive: bool, keys: Iterable[str]) -> set[str]:
+def _said(
+    text: str, is_regex: bool, is_case_sensitive: bool, keys: Iterable[str], pattern_chars: int
+) -> set[str]:
     if not is_regex:
         return mentioned(text, keys, is_case_sensitive=is_case_sensitive)
-    newest = text[-PATTERN_CHARS:]
+    newest = text[max(0, len(text) - pattern_chars) :]
     return {key for key in keys if _is_matched(key, is_case_sensitive, newest)}
 
 
@@ -172,6 +195,6 @@ def _is_matched(key: str, is_case_sensitive: bool, text: str) -> bool:
     return pattern.search(text) is not None
 
 
-def _patterns(entry: LoreEntry) -> list[Pattern]:
-    keys = (*entry.keys, *entry.secondary_keys)
-    return [compiled(key, entry.is_case_sensitive) for key in keys]
+def _patterns(entry: LoreEntry) -> Iterator[Pattern]:
+    for key in (*entry.keys, *entry.secondary_keys):
+        yield compiled(key, entry.is_case_sensitive)

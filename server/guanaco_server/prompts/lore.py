@@ -9,9 +9,19 @@ from collections.abc import Sequence
 
 from guanaco.chat import Bot, Sender
 from guanaco.lore import MAX_SCAN_DEPTH
-from guanaco_server.lore.activation import EPOCH_MESSAGES, require_usable, takes_long, triggered
+from guanaco_server.lore.activation import (
+    EPOCH_MESSAGES,
+    has_patterns,
+    require_usable,
+    takes_long,
+    triggered,
+)
 from guanaco_server.prompts.layouts import Spoken, Utterance
 from guanaco_server.runtime import threads
+
+PREVIEWED = (
+    100  # the newest messages of a talk that is recorded nowhere, which keys are looked for in
+)
 
 
 def asked(bot: Bot, turns: Sequence[Spoken], content: str) -> Utterance:
@@ -41,28 +51,31 @@ def _scanned(bot: Bot, turns: Sequence[Spoken], content: str) -> tuple[list[str]
     return [*greeting, *(turn.content for turn in recent), content], in_force
 
 
-def require_usable_book(bot: Bot) -> None:
+async def require_usable_book(bot: Bot) -> None:
     """Raise InvalidInput for a bot whose lorebook is too large, or has a key that could take long."""
-    if bot.lorebook is not None:
+    if bot.lorebook is None:
+        return
+    if has_patterns(bot.lorebook):
+        await threads.PAGES.run(require_usable, bot.lorebook)
+    else:
         require_usable(bot.lorebook)
 
 
-def with_lore(bot: Bot, turns: Sequence[Spoken]) -> Sequence[Spoken]:
-    """The turns of a talk that is recorded nowhere, as a conversation would have them."""
+async def with_lore(bot: Bot, turns: Sequence[Spoken]) -> Sequence[Spoken]:
+    """The turns of a talk that is recorded nowhere, as a conversation would have them; older ones than PREVIEWED tell nothing.
+
+    Each message takes its own turn in a thread, so that a talk of a thousand holds up no reader of a page for long.
+    """
     if bot.lorebook is None:
         return turns
-    told: list[Spoken] = []
-    for turn in turns:
-        is_user = turn.sender is Sender.USER
-        told.append(asked(bot, told, turn.content) if is_user else turn)
+    begin = max(0, len(turns) - PREVIEWED)
+    told: list[Spoken] = list(turns[:begin])
+    for turn in turns[begin:]:
+        if turn.sender is Sender.USER:
+            told.append(await threads.PAGES.run(asked, bot, tuple(told), turn.content))
+        else:
+            told.append(turn)
     return told
-
-
-async def with_lore_later(bot: Bot, turns: Sequence[Spoken]) -> Sequence[Spoken]:
-    """The same, in a thread: each message of the user is looked through."""
-    if bot.lorebook is None:
-        return turns
-    return await threads.CHATS.run(with_lore, bot, turns)
 
 
 def without_newest_lore(turns: Sequence[Spoken]) -> Sequence[Spoken] | None:

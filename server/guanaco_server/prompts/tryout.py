@@ -48,7 +48,7 @@ class _Folder:
 async def _render(
     prompt: Prompt, bot: Bot, turn_count: int, max_input_tokens: int, folder: _Folder
 ) -> str:
-    require_usable_book(bot)
+    await require_usable_book(bot)
     service = build_prompts(folder).service
     try:
         return await service.render(
@@ -57,7 +57,7 @@ async def _render(
             max_input_tokens=max_input_tokens,
             bot=bot,
             user_name="You",
-            turns=with_lore(bot, sample_turns(turn_count)),
+            turns=await with_lore(bot, sample_turns(turn_count)),
         )
     except FileNotFoundError as error:
         raise MissingFile(f"The folder has no {Path(str(error.filename)).name}.") from None

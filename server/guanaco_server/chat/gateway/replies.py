@@ -60,7 +60,7 @@ from guanaco_server.experiments.running import RunningExperiments
 from guanaco_server.experiments.variants import apply_variant
 from guanaco_server.idempotency.keeping import answer_to, current_keeper
 from guanaco_server.observability.tracing import span
-from guanaco_server.prompts.lore import require_usable_book, with_lore_later
+from guanaco_server.prompts.lore import require_usable_book, with_lore
 from guanaco_server.routing.service import LiveSubmission, RoutingService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import SubmissionService
@@ -424,7 +424,7 @@ class PreviewService:
         self, account: Account, submission_id: str, request: PreviewRequest
     ) -> ReplyEvents:
         submission = await self._submissions.require_visible(account, submission_id)
-        require_usable_book(request.bot)
+        await require_usable_book(request.bot)
         if submission.kind is SubmissionKind.REWARD:
             raise InvalidInput(f"{submission_id} is a reward model, which writes no replies.")
         return self._reply(Asker(account.id, ""), submission_id, request)
@@ -434,7 +434,7 @@ class PreviewService:
     ) -> ReplyEvents:
         live = await self._routing.target(submission_id)
         key = f"{request.bot.name} {request.turns[:1]}"  # the same talk, turn by turn
-        turns = await with_lore_later(request.bot, request.turns)
+        turns = await with_lore(request.bot, request.turns)
         pieces = await self._generator.generate(
             live, request.bot, request.user_name, turns, key, asker
         )
