@@ -105,6 +105,7 @@ class SubmissionKind(OpenEnum):
     REWARD = "reward"
 
 
+SHOW_PROMPT_NOTE = "True if everybody sees the prompt on the model's public page."
 NO_REWARD = "none"  # in the place of a reward model's id: choose by log-probability
 
 
@@ -144,6 +145,11 @@ class SubmissionRequest(BaseModel):
         default=None,
         description="The form in which the reward model sees the conversation; if unset, its own, or that of the chat model.",
     )
+    show_prompt: bool = Field(
+        default=False,
+        exclude_if=lambda is_shown: not is_shown,  # a server of the version before refuses it
+        description=SHOW_PROMPT_NOTE,
+    )
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:
@@ -167,6 +173,14 @@ class SubmissionRequest(BaseModel):
                 "A reward model picks among candidates: params.best_of must be 2 or more"
             )
         return self
+
+
+class PublicPageRequest(BaseModel):
+    """The choice of what a submission's public page shows."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    show_prompt: bool = Field(description=SHOW_PROMPT_NOTE)
 
 
 class Failure(BaseModel):
@@ -327,6 +341,7 @@ class Submission(BaseModel):
         default=[], description="The name that its developer gave it, like `org/model@champion`."
     )
     tags: list[str] = []
+    show_prompt: bool = Field(default=False, description=SHOW_PROMPT_NOTE)
     sweep: str | None = Field(
         default=None, description="The sweep that it was entered with, and whose check it shares."
     )

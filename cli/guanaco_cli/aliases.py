@@ -1,4 +1,4 @@
-"""`guanaco alias` and `guanaco tag`: names that you give to your submissions."""
+"""`guanaco alias`, `guanaco tag` and `guanaco show-prompt`: names of your submissions, and what everybody sees of them."""
 
 from __future__ import annotations
 
@@ -61,6 +61,24 @@ def remove_alias(
     with connect() as client:
         client.remove_alias(alias)
     console.say(f"Removed {alias}.")
+
+
+@app.command("show-prompt", epilog="Example: guanaco show-prompt org-model_v2")
+def show_prompt(
+    submission_id: SubmissionId,
+    is_hidden: Annotated[
+        bool, typer.Option("--off", help="Show it no longer. Nobody sees it by default.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show a submission's prompt to everybody on its public page."""
+    with connect() as client:
+        submission = client.show_prompt(submission_id, not is_hidden)
+    if as_json:
+        console.json(submission)
+        return
+    shown = "is shown on its public page" if submission.show_prompt else "is not shown"
+    console.say(f"The prompt of {submission.id} {shown}.")
 
 
 @app.command(epilog="Example: guanaco tag org-model_v2 night lora --remove day")

@@ -50,6 +50,12 @@ HubToken = Annotated[
 ]
 
 
+ShowPrompt = Annotated[
+    bool,
+    typer.Option("--show-prompt", help="Show the prompt to everybody, on the model's public page."),
+]
+
+
 def read_hub_token(is_wanted: bool) -> str | None:
     """The developer's own Hub token. It is no option's value: those are seen in the list of processes."""
     if not is_wanted:

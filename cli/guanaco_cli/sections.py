@@ -12,7 +12,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Submissions": (
         *("check", "plan", "submit", "sweep", "submissions", "status", "logs", "cancel"),
         *("redeploy", "promote", "rollback", "deactivate", "reactivate", "teardown", "delete"),
-        *("alias", "tag", "card", "prompts", "quota"),
+        *("alias", "tag", "show-prompt", "card", "prompts", "quota"),
     ),
     "Feedback and figures": (
         *("feedback", "evaluate", "stress", "leaderboard", "chat", "costs", "webhook"),

@@ -42,6 +42,7 @@ def submit(
     reward: options.Reward = None,
     reward_repo: options.RewardRepo = None,
     reward_formatter: options.RewardFormatter = None,
+    show_prompt: options.ShowPrompt = False,
     hub_token: options.HubToken = False,
     wait: options.Wait = True,
     verbose: options.Verbose = False,
@@ -67,6 +68,7 @@ def submit(
             kind=kind,
             reward=reward,
             reward_formatter=reward_formatter,
+            show_prompt=show_prompt,
             hub_token=options.read_hub_token(hub_token),
         )
         console.say(f"Submitted {submission.repo} as {submission.id}.")

@@ -37,6 +37,7 @@ from guanaco.sse import ServerEvent
 from guanaco.stored_prompts import read_reference
 from guanaco.submissions import (
     GenerationParams,
+    PublicPageRequest,
     Quantization,
     RedeployRequest,
     StressReport,
@@ -64,6 +65,7 @@ def submit(
     kind: SubmissionKind | str = SubmissionKind.CHAT,
     reward: str | None = None,
     reward_formatter: Prompt | str | None = None,
+    show_prompt: bool = False,
     idempotency_key: str | None = None,
     hub_token: str | None = None,
 ) -> Call[Submission]:
@@ -87,6 +89,7 @@ def submit(
         kind: Whether it is a chat model or a reward model.
         reward: The id of the reward model that picks among candidates; None for the platform's.
         reward_formatter: How the reward model sees the conversation.
+        show_prompt: Whether everybody sees the prompt on the model's public page.
         idempotency_key: With a key of your own the request is sent again when the connection breaks, and done once.
         hub_token: Your own Hub token, for a private or gated repo. It is deleted when the weights are fetched.
 
@@ -101,6 +104,7 @@ def submit(
     request = _request(
         repo, revision, name, params, formatter, dtype, quantization, kind, reward, reward_formatter
     )
+    request = request.model_copy(update={"show_prompt": show_prompt})
     return Call(
         method="POST",
         path=f"{API}/submissions",
@@ -298,6 +302,23 @@ def set_tags(submission_id: str, tags: Sequence[str]) -> Call[Submission]:
         SubmissionNotFound: There is no such submission, or it is another developer's.
     """
     return put(of_submission(submission_id, "tags"), Submission, TagChanges(tags=list(tags)))
+
+
+def show_prompt(submission_id: str, is_shown: bool = True) -> Call[Submission]:
+    """Show a submission's prompt on its public page, or show it no longer.
+
+    Args:
+        submission_id: The submission's id, or an alias like ``org/model@champion``.
+        is_shown: Whether everybody sees it from now on.
+
+    Returns:
+        The Submission, as it is then.
+
+    Raises:
+        SubmissionNotFound: There is no such submission, or it is another developer's.
+    """
+    request = PublicPageRequest(show_prompt=is_shown)
+    return put(of_submission(submission_id, "public-page"), Submission, request)
 
 
 def submission(submission_id: str) -> Call[Submission]:

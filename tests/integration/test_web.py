@@ -436,6 +436,29 @@ async def test_a_models_page_has_a_picture_for_sharing(world: WebWorld) -> None:
     assert (await stranger.get("/submissions/ada-nothing_v1/card.png")).status_code == 404
 
 
+async def test_a_prompt_is_public_only_where_its_developer_says_so(world: WebWorld) -> None:
+    submission_id = await world.model("Llama Bard", "ada")
+    page = f"/submissions/{submission_id}"
+    public, ada = browser(world), await signed_in(world, Role.DEVELOPER, "ada")
+    bob = await signed_in(world, Role.DEVELOPER, "bob")
+    secret = "Persona: {memory}"
+    assert secret not in (await public.get(page)).text
+    refused = await send(bob, f"{page}/public-page", {"show_prompt": "yes"})
+    assert refused.status_code == 404
+    for chosen, is_seen in (("yes", True), ("no", False)):
+        sent = await send(ada, f"{page}/public-page", {"show_prompt": chosen}, page)
+        assert sent.headers["location"] == f"{page}#parameters"
+        assert (secret in (await public.get(page)).text) is is_seen
+    over_http = await world.http(Role.DEVELOPER, "ada")
+    answer = await over_http.put(f"{page}/public-page", json={"show_prompt": True})
+    assert answer.json()["show_prompt"] is True
+    assert secret in (await public.get(page)).text
+    with_prompt = {"repo": "acme/tiny", "show_prompt": "yes"}
+    assert "Show it no longer" in (await ada.get(page)).text
+    made = (await send(ada, "/submissions/new", with_prompt)).headers["location"]
+    assert (await over_http.get(made)).json()["show_prompt"] is True
+
+
 async def test_pages_are_compressed_where_that_tells_no_secret(world: WebWorld) -> None:
     await world.model("Llama Bard", "ada")
     stranger, ada = browser(world), await signed_in(world, Role.DEVELOPER, "ada")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from guanaco.submissions import SubmissionRequest
 from guanaco.sweeps import SweepRequest
 from guanaco_server.submissions.service import request_hash
@@ -19,8 +21,9 @@ def test_request_hash_equals_that_of_the_previous_version() -> None:
     )
 
 
-def test_what_is_new_in_a_request_changes_its_hash() -> None:
-    stored = REQUEST.model_copy(update={"prompt": "support@1"})
+@pytest.mark.parametrize("new", [{"prompt": "support@1"}, {"show_prompt": True}])
+def test_what_is_new_in_a_request_changes_its_hash(new: dict[str, object]) -> None:
+    stored = REQUEST.model_copy(update=new)
     assert request_hash(stored) != request_hash(REQUEST)
     one, other = (SweepRequest(variants=(request,)) for request in (stored, REQUEST))
     assert request_hash(one) != request_hash(other)

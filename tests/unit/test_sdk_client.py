@@ -69,6 +69,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "render_prompt": ("chatml", BOT),
     "set_alias": ("id", "champion"),
     "set_tags": ("id", ["night"]),
+    "show_prompt": ("id",),
     "set_webhook": ("https://example.com/hook",),
 }
 

@@ -18,6 +18,7 @@ from guanaco.quotas import Quota, QuotaOverride
 from guanaco.recipes import RecipeOverride, RecipeStatus
 from guanaco.submissions import (
     EventKind,
+    PublicPageRequest,
     RedeployRequest,
     StressReport,
     Submission,
@@ -102,6 +103,12 @@ def router(submissions: SubmissionService, feed: EventFeed, auth: Auth) -> Route
         submission_id: str, changes: TagChanges, account: Account = developer
     ) -> Submission:
         return await submissions.set_tags(account, submission_id, changes.tags)
+
+    @routes.put("/{submission_id}/public-page")
+    async def set_public_page(
+        submission_id: str, request: PublicPageRequest, account: Account = developer
+    ) -> Submission:
+        return await submissions.show_prompt(account, submission_id, request.show_prompt)
 
     @routes.put("/{submission_id}/aliases/{alias}")
     async def set_alias(submission_id: str, alias: Slug, account: Account = developer) -> Alias:

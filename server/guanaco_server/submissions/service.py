@@ -180,6 +180,21 @@ class SubmissionService:
             await note_others(self._audit, session, account, row, "tag submission")
             return await read_whole(self._deployments, session, row)
 
+    async def show_prompt(self, account: Account, submission_id: str, is_shown: bool) -> Submission:
+        """Show the prompt on the public page, or show it no longer."""
+        async with self._database.write() as session:
+            row = await visible_row(session, account, submission_id, is_locked=True)
+            row.show_prompt = is_shown
+            await note_others(self._audit, session, account, row, "show prompt of submission")
+            return await read_whole(self._deployments, session, row)
+
+    async def public_prompt(self, submission_id: str) -> Prompt | None:
+        """Return the prompt if its developer shows it to everybody; None otherwise."""
+        async with self._database.read(may_be_stale=True) as session:
+            row = await queries.by_id(session, submission_id)
+        is_shown = row is not None and row.show_prompt and row.kind is SubmissionKind.CHAT
+        return row.formatter if row is not None and is_shown else None
+
     async def page(
         self, account: Account, page: int, limit: int, only: SubmissionFilter
     ) -> tuple[list[Submission], int]:
@@ -498,6 +513,7 @@ class SubmissionService:
             quantization=request.quantization,
             reward=reward,
             reward_formatter=request.reward_formatter,
+            show_prompt=request.show_prompt,
             run=1,
             event_count=0,
             created_at=now,

@@ -77,6 +77,7 @@ class SubmissionRow(Table):
     weight_bytes: Mapped[int | None] = mapped_column(BigInteger)
     artifact_key: Mapped[str | None] = mapped_column(String(64))
     tags: Mapped[list[str] | None] = mapped_column(JsonColumn)
+    show_prompt: Mapped[bool] = mapped_column(default=False, server_default=false())
     sweep: Mapped[str | None] = mapped_column(String(128), index=True)
     sweep_place: Mapped[int | None]
     license: Mapped[str | None] = mapped_column(String(100))

@@ -87,6 +87,12 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
             return await _full(web, request, viewer, found, chosen)
         return await _public(web, request, submission_id, chosen)
 
+    @routes.post("/submissions/{submission_id}/public-page")
+    async def change_public_page(submission_id: str, member: Member = developer) -> Response:
+        is_shown = member.fields.get("show_prompt") == "yes"
+        await web.submissions.show_prompt(member.account, submission_id, is_shown)
+        return see_other(f"/submissions/{submission_id}#parameters")
+
     @routes.get("/submissions/{submission_id}/card.png")
     async def read_card(
         submission_id: str,
@@ -142,6 +148,7 @@ async def _public(
         trend=trends.score_trend(await trends.past_of(web.history, board, row), scale),
         neighbours=await sentences_of(web.stability, competition, row),
         quotes=await web.ratings.quotes(row.submission_id),
+        prompt=await web.submissions.public_prompt(row.submission_id),
         base_url=str(request.base_url).rstrip("/"),
     )
 

@@ -84,6 +84,7 @@ def _defaults() -> dict[str, str]:
         "formatter": next(iter(PRESETS)),
         "dtype": WeightDtype.AUTO.value,
         "quantization": "",
+        "show_prompt": "",
         "once": new_cookie(),
     } | {one.name: _written(getattr(defaults, one.name)) for one in parameters()}
 
@@ -109,6 +110,7 @@ def _request(fields: dict[str, str]) -> dict[str, Any]:
         "params": params,
         "formatter": PRESETS.get(fields["formatter"], fields["formatter"]),
         "dtype": fields["dtype"],
+        "show_prompt": fields["show_prompt"] == "yes",
     }
     for name in ("revision", "name", "quantization"):
         if fields[name].strip():
