@@ -23,7 +23,7 @@ from guanaco_server.web.ongoing import OngoingReplies, Piece, Said
 from guanaco_server.web.pages.chat import CONSENTS, CONSENTS_A_DAY, DAY_S, WITHIN_S
 from tests.fixtures.cards import V2, card_png
 from tests.fixtures.web import WebWorld
-from tests.fixtures.web_client import HERE, agreed, browser, chatting, send, token
+from tests.fixtures.web_client import HERE, agreed, browser, chatting, send, signed_in, token
 from tests.fixtures.world import eventually
 
 TURN = "5a" * 16  # how a page names its turn
@@ -128,6 +128,55 @@ async def test_a_streamed_reply_tells_text_and_nothing_else(world: WebWorld) -> 
     for headers in (stream, {}):
         gone = await client.post(f"{path}/messages", data=fields, headers=headers)
         assert "secret-name" not in gone.text
+
+
+async def test_a_developers_chat_with_their_model_counts_nowhere(
+    world: WebWorld,
+) -> None:
+    for name in ("ada", "bob"):
+        await world.publish(await world.account(Role.DEVELOPER, name), f"{name}-model_v1")
+    ada = await signed_in(world, Role.DEVELOPER, "ada")
+    link = "/chat?model=ada-model_v1"
+    assert link in (await ada.get("/submissions/ada-model_v1")).text
+    assert link not in (await browser(world).get("/submissions/ada-model_v1")).text
+    assert 'name="model" value="ada-model_v1"' in (await ada.get(link)).text, "consent comes first"
+    consent = {"consent": "yes", "model": "ada-model_v1"}
+    assert (await ada.post("/chat/consent", data=consent)).headers["location"] == link
+    assert "counts in no ranking" in (await ada.get(link)).text
+    for who, model, status in (
+        (ada, "bob-model_v1", 404),
+        (ada, "nobody_v1", 404),
+        (await agreed(world), "ada-model_v1", 403),
+    ):
+        assert (await who.get("/chat", params={"model": model})).status_code == status
+        refused = await send(who, "/chat/open", {"bot": "marlowe", "model": model}, "/chat")
+        assert refused.status_code == status
+    opened = await send(ada, "/chat/open", {"bot": "marlowe", "model": "ada-model_v1"}, link)
+    path = opened.headers["location"]
+    await send(ada, f"{path}/messages", {"content": "Ahoy"}, path)
+    words = {"thumb": "up", "text": "Splendid", "may_be_quoted": "yes"}
+    assert (await send(ada, f"{path}/rating", words, path)).status_code == 303
+    page = (await ada.get(path)).text
+    assert "You chose the model" in page
+    assert "may be shown on the model" not in page, "its developer could quote themselves"
+    await world.copies.make()
+    await world.scores.loop.run_once()
+    (row,) = [one for one in (await world.leaderboard.leaderboard("open")).rows if one.submission_id == "ada-model_v1"]  # fmt: skip
+    assert (row.thumbs_up, row.conversation_count, row.feedback_count) == (0, 0, 0)
+    assert "Splendid" in (await ada.get("/submissions/ada-model_v1/feedback")).text
+    assert "Splendid" not in (await browser(world).get("/submissions/ada-model_v1")).text
+
+
+async def test_everybody_chooses_a_model_where_the_operator_allows_it(database: Database) -> None:
+    world = WebWorld(database, may_choose_models=True)
+    await world.publish(await world.account(Role.DEVELOPER, "ada"), "ada-model_v1")
+    guest = await agreed(world)
+    assert "/chat?model=ada-model_v1" in (await guest.get("/submissions/ada-model_v1")).text
+    opened = await send(guest, "/chat/open", {"bot": "marlowe", "model": "ada-model_v1"}, "/chat")
+    path = opened.headers["location"]
+    assert "You chose the model" in (await guest.get(path)).text
+    blind = await send(guest, "/chat/open", {"bot": "marlowe"}, "/chat")
+    assert "ada-model_v1" not in (await guest.get(blind.headers["location"])).text
 
 
 async def test_no_chat_page_links_to_the_leaderboard(world: WebWorld) -> None:

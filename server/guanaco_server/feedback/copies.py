@@ -21,6 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.chat import Message
+from guanaco.competitions import CHOSEN
 from guanaco.feedback import Feedback
 from guanaco.submissions import GenerationParams
 from guanaco_server.anonymization import anonymizer as anonymization
@@ -183,7 +184,9 @@ class CopyService:
             length=feedback.length,
             words=searchable("\n".join((feedback.text, *(m.content for m in messages)))),
             document=feedback.model_dump_json(),
-            is_quotable=row.may_be_quoted and feedback.text.strip() not in ("", WITHHELD),
+            is_quotable=row.may_be_quoted
+            and row.competition != CHOSEN  # whoever chose the model could be its developer
+            and feedback.text.strip() not in ("", WITHHELD),
         )
 
 

@@ -46,6 +46,10 @@ class WebSettings(BaseModel):
         default=None,
         description="TOML file with the bots of the chat page, a table for each (name, memory, prompt, first_message); the four that ship otherwise.",
     )
+    web_choose_models: bool = Field(
+        default=False,
+        description="Let everybody begin a chat with a model of their choice, on its public page. Such a chat counts in no competition. Developers may always try their own models.",
+    )
 
 
 class CorsSettings(BaseModel):

@@ -1,4 +1,4 @@
-"""The chat page's beta users: anonymous, consenting, and never told which model speaks.
+"""The chat page's beta users: anonymous, consenting, and never told which model speaks unless they chose it.
 
 A visitor is a random number in a cookie, and conversations are the built-in account ``web-chat``'s. What the
 services under it say when they fail may name a submission: nothing of it passes ``_blind``.
@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
@@ -53,6 +53,7 @@ from guanaco_server.duels.service import DuelService
 from guanaco_server.feedback.erasure import ErasedUser, ErasureService
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.runtime.clock import Clock
+from guanaco_server.submissions.service import SubmissionBrief, SubmissionService
 from guanaco_server.web import queries
 from guanaco_server.web.bots import StoredBot, WebBot
 from guanaco_server.web.ongoing import (
@@ -116,6 +117,9 @@ class Chat:
     swipes: Sequence[Message] = ()  # all replies to the last message, of which one is shown
     may_battle: bool = False
     battle: BattleRecord | None = None  # of the last message, until the user has voted on it
+    chosen: str | None = (
+        None  # the submission, where the user has chosen it; a chat is blind otherwise
+    )
 
     @property
     def thumbs_up(self) -> bool | None:
@@ -156,7 +160,11 @@ class BetaChat:
         ongoing: OngoingReplies,
         battles: BattleService,
         duels: DuelService,
+        submissions: SubmissionService,
+        *,
+        may_choose_models: bool,
     ) -> None:
+        """``may_choose_models``: everybody may choose a model, and not only developers their own."""
         self._database = database
         self._clock = clock
         self._accounts = accounts
@@ -168,6 +176,8 @@ class BetaChat:
         self._ongoing = ongoing
         self._battles = battles
         self._duels = duels
+        self._submissions = submissions
+        self.may_choose_models = may_choose_models
         self._bots = bots
         self._characters = characters
 
@@ -246,8 +256,25 @@ class BetaChat:
             found = await self._conversations.read(await self._account(), conversation_id)
         return _found(await self._picture(found.character) if found.character else None)
 
-    async def open(self, visitor: Visitor, key: str) -> str:
-        """The new conversation's id."""
+    async def require_model(self, account: Account | None, named: str) -> SubmissionBrief:
+        """Return the model that somebody chooses to talk to: a developer's own, or any if everybody may choose.
+
+        Raises:
+            Forbidden: The chat page chooses for them.
+            SubmissionNotFound: There is no such model, or it is another developer's.
+            ModelNotLive: It takes no conversations.
+        """
+        if self.may_choose_models:
+            return await self._submissions.require_choosable(await self._account(), named)
+        if account is None or account.role not in (Role.DEVELOPER, Role.ADMIN):
+            raise Forbidden(
+                "The chat page chooses the model.",
+                hint="Choose a character, or sign in to try a model of your own.",
+            )
+        return await self._submissions.require_choosable(account, named)
+
+    async def open(self, visitor: Visitor, key: str, model: SubmissionBrief | None = None) -> str:
+        """Open a conversation with a character, played by the chosen model or an assigned one. Return its id."""
         bot = self._bots.get(key)
         face = await self._face(key, bot) if bot is not None else None
         if bot is None or face is None:
@@ -257,9 +284,12 @@ class BetaChat:
             if await queries.chat_count(session, visitor.id, hour_ago) >= CHATS_AN_HOUR:
                 raise TooManyAttempts(600)
         whom = {"bot": bot} if isinstance(bot, Bot) else {"character": bot.character}
-        request = ConversationRequest(user_id=visitor.user_id, consent=True, **whom)
+        request = ConversationRequest(
+            user_id=visitor.user_id, consent=True, model=model.id if model else None, **whom
+        )
         with _blind():
-            opened = await self._conversations.open(await self._account(), request)
+            account = replace(await self._account(), may_choose_models=model is not None)
+            opened = await self._conversations.open(account, request)
         row = VisitorChatRow(
             conversation_id=opened.conversation_id,
             visitor_id=visitor.id,
@@ -281,6 +311,7 @@ class BetaChat:
         with _blind():
             found = await self._conversations.read(await self._account(), conversation_id)
         shown = [message for message in found.messages if not message.is_deleted]
+        may_battle = self._battles.are_on(OPEN) and not found.is_chosen
         return Chat(
             conversation_id,
             found.bot,
@@ -288,8 +319,9 @@ class BetaChat:
             await self._rating(conversation_id) if row.thumbs_up is not None else None,
             found.character is not None and await self._has_picture(found.character),
             _swipes(found.messages),
-            self._battles.are_on(OPEN),
-            await self._open_battle(conversation_id, shown),
+            may_battle,
+            await self._open_battle(conversation_id, shown) if may_battle else None,
+            found.submission_id if found.is_chosen else None,
         )
 
     async def _rating(self, conversation_id: str) -> Rating | None:
@@ -301,7 +333,7 @@ class BetaChat:
     async def _open_battle(
         self, conversation_id: str, shown: Sequence[Message]
     ) -> BattleRecord | None:
-        if not shown or not self._battles.are_on(OPEN):
+        if not shown:
             return None
         with _blind():
             found = await self._duels.list_battles(await self._account(), conversation_id)

@@ -43,11 +43,12 @@ class Member:
 
 @dataclass(frozen=True)
 class Guest:
-    """A beta user on the chat page; ``visitor`` is None before they consented."""
+    """A beta user on the chat page; ``visitor`` is None before they consented. ``account``: who is signed in besides."""
 
     visitor: Visitor | None
     fields: dict[str, str]
     cookie: str
+    account: Account | None = None
 
     @property
     def form_token(self) -> str:
@@ -110,12 +111,12 @@ class Guards:
         """One that gives the Guest of the chat page."""
 
         async def guard(request: Request) -> Guest:
-            await self._look(request)
+            account = (await self._look(request)).account
             cookie = request.cookies.get(CHAT_COOKIE, "")
             visitor = await self._chat.visitor(cookie) if cookie else None
             if visitor is None:
-                return Guest(None, {}, "")
-            return Guest(visitor, await _posted_fields(request, cookie), cookie)
+                return Guest(None, {}, "", account)
+            return Guest(visitor, await _posted_fields(request, cookie), cookie, account)
 
         return Depends(_marked(guard, is_public=True))
 

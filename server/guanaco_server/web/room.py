@@ -52,6 +52,7 @@ class WebOptions:
     bots: Mapping[str, WebBot]
     session_lifetime: timedelta
     is_https: bool
+    may_choose_models: bool = False
     board_fresh_s: float = FRESH_S
     compiled_pages: BytecodeCache | None = None
 
@@ -62,6 +63,7 @@ class WebOptions:
             bots=read_bots(settings.web_bots),
             session_lifetime=timedelta(hours=settings.web_session_hours),
             is_https=settings.web_https,
+            may_choose_models=settings.web_choose_models,
         )
 
 
@@ -141,6 +143,8 @@ def build_web(
         ongoing,
         duels.battles,
         duels.service,
+        submissions,
+        may_choose_models=options.may_choose_models,
     )
     erasures.on_erase(chat.forget_user)
     return WebRoom(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Annotated, Self
+from urllib.parse import urlencode
 
-from fastapi import Request
+from fastapi import Query, Request
 from fastapi.responses import Response
 from pydantic import ValidationError
 
@@ -30,6 +31,8 @@ from guanaco_server.web.throttle import Throttle, network_of
 CONSENTS, WITHIN_S = 60, 600.0  # of one network, which a whole office may share
 CONSENTS_A_DAY, DAY_S = 150, 86_400.0  # each is a user with a vote
 MAX_TURN_CHARS = 64
+MAX_MODEL_CHARS = 256
+ModelName = Annotated[str, Query(max_length=MAX_MODEL_CHARS)]
 THUMBS = {"up": True, "down": False, "none": None}
 
 
@@ -41,15 +44,19 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
     ]
 
     @routes.get("/chat")
-    async def show_start(request: Request, guest: Guest = guest_of) -> Response:
+    async def show_start(
+        request: Request, model: ModelName = "", guest: Guest = guest_of
+    ) -> Response:
+        chosen = await web.chat.require_model(guest.account, model) if model else None
         if guest.visitor is None:
-            return web.pages.show(request, "chat_consent.html")
+            return web.pages.show(request, "chat_consent.html", chosen=chosen)
         chats = await web.chat.chats(guest.visitor)
         return web.pages.show(
             request,
             "chat_home.html",
             faces=await web.chat.faces(),
             chats=chats,
+            chosen=chosen,
             token=guest.form_token,
         )
 
@@ -57,14 +64,16 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
     async def consent(
         request: Request, fields: dict[str, str] = web.guards.stranger_form()
     ) -> Response:
+        model = fields.get("model", "")[:MAX_MODEL_CHARS]
+        start = f"/chat?{urlencode({'model': model})}" if model else "/chat"
         if fields.get("consent") != "yes":
-            return see_other("/chat")
+            return see_other(start)
         network = network_of(request.client.host if request.client else "")
         for throttle in throttles:
             throttle.require_room(network)
         for throttle in throttles:
             throttle.note(network)
-        answer = see_other("/chat")
+        answer = see_other(start)
         web.guards.keep_visitor(answer, request, await web.chat.consent())
         return answer
 
@@ -83,8 +92,9 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
 
     @routes.post("/chat/open")
     async def open_conversation(guest: Guest = guest_of) -> Response:
-        visitor = guest.require_visitor()
-        conversation_id = await web.chat.open(visitor, guest.fields.get("bot", ""))
+        visitor, model = guest.require_visitor(), guest.fields.get("model")
+        chosen = await web.chat.require_model(guest.account, model) if model else None
+        conversation_id = await web.chat.open(visitor, guest.fields.get("bot", ""), chosen)
         return see_other(f"/chat/{conversation_id}")
 
     @routes.get("/chat/pictures/{key}")

@@ -149,6 +149,7 @@ async def _public(
         neighbours=await sentences_of(web.stability, competition, row),
         quotes=await web.ratings.quotes(row.submission_id),
         prompt=await web.submissions.public_prompt(row.submission_id),
+        may_chat=web.chat.may_choose_models and row.status is Status.DEPLOYED,
         base_url=str(request.base_url).rstrip("/"),
     )
 
