@@ -36,6 +36,7 @@ OF_SWAPS = {
     "sleep_idle_s": 1,
     "scale_interval_s": 0.25,
     "hot_engines": 1,
+    "hot_engine_requests": 0,
 }
 TAKEN_OVER = "has taken the model's weights; no process was started"
 

@@ -27,6 +27,7 @@ SLEEPY = {
     "sleep_idle_s": 1,
     "scale_interval_s": 0.25,
     "hot_engines": 1,
+    "hot_engine_requests": 0,
 }
 
 

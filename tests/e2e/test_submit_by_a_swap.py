@@ -21,6 +21,7 @@ SLEEPS_AT_ONCE: dict[str, object] = {
     "sleep_idle_s": 1,
     "scale_interval_s": 0.25,
     "hot_engines": 1,
+    "hot_engine_requests": 0,
 }
 PARAMS = GenerationParams(temperature=0, stopping_words=[], max_output_tokens=8)
 TAKEN_OVER = "has taken the model's weights; no process was started"

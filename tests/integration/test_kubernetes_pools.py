@@ -88,6 +88,7 @@ async def test_a_pool_whose_pods_are_all_claimed_counts_as_empty(
 ) -> None:
     (pool,) = await cluster.waiting_in_pools()
     assert await cluster.waiting_in_pools() == {pool: 1}
+    assert not await cluster.has_room_ahead(spec()), "the last one is left for a submission"
     with world.kubelet.paused():  # the pool makes no other one meanwhile
         await cluster.apply_deployment(spec())
         assert await cluster.waiting_in_pools() == {pool: 0}

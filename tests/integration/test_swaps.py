@@ -40,7 +40,7 @@ pytestmark = pytest.mark.both_databases
 class Hot(Scaled):
     """A world that keeps one server of a submission that sleeps."""
 
-    changes = {**Scaled.changes, "hot_engines": 1, "hot_engine_s": 900}
+    changes = {**Scaled.changes, "hot_engines": 1, "hot_engine_s": 900, "hot_engine_requests": 0}
 
     async def make_artifact(
         self, folder: Path, key: str, config: dict[str, object], size: int = 64
@@ -288,10 +288,10 @@ async def one_new_one_hot(world: Hot, folder: Path, size: int = 64) -> str:
     return endpoint
 
 
-async def take(world: Hot) -> tuple[Deployment, str | None]:
-    """Take a server over for the second submission as its deploy stage does."""
+async def take(world: Hot, submission_id: str = SECOND) -> tuple[Deployment, str | None]:
+    """Take a server over for a submission as its deploy stage does."""
     takeover = world.platform.rooms.deployments.takeover
-    taken = await takeover.claim(Deployment.of(await world.row(SECOND)))
+    taken = await takeover.claim(Deployment.of(await world.row(submission_id)))
     return taken, await takeover.swap(taken)
 
 

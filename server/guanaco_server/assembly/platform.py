@@ -225,10 +225,16 @@ def fleet_readers(rooms: Rooms) -> FleetReaders:
             for submission_id, loads in (await overview.server_loads()).items()
         }
 
+    async def idle() -> dict[str, int]:
+        deployments = rooms.deployments.service
+        rows, spares = await deployments.list_wishes(), await deployments.list_spares()
+        return await rooms.deployments.idle.count(rows, spares)
+
     return FleetReaders(
         servers=servers,
         gpus_wanted=overview.gpus_wanted,
         pools=rooms.deployments.service.waiting_in_pools,
+        idle=idle,
         spending=rooms.costs.service.fleet,
     )
 

@@ -359,6 +359,7 @@ def build_rooms(
         compute,
         deployments=deployments.service,
         admit=scaling.admission.step,
+        start_ahead=scaling.ahead.step,
         give_up=pipeline.give_up,
         settings=settings,
     )

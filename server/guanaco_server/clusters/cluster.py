@@ -144,6 +144,10 @@ class Cluster(Protocol):
         """Count the prepared servers that wait to be claimed, by pool. Empty where the cluster has no pools."""
         ...
 
+    async def has_room_ahead(self, spec: DeploymentSpec) -> bool:
+        """Tell whether this server can be started before anybody needs it, so that others lose nothing and another one can take it over."""
+        ...
+
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
         """Make its replicas run. One that runs with the same spec is left alone; another one, or one that exited, is replaced.
 

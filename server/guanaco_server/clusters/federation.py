@@ -81,6 +81,10 @@ class Federation:
             for pool, count in pools.items()
         }
 
+    async def has_room_ahead(self, spec: DeploymentSpec) -> bool:
+        """Return False: no server of several clusters can be taken over."""
+        return False
+
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
         """Apply it in each region where it should be; OSError if none of them takes it."""
         self._replicas[spec.name] = spec.replicas

@@ -46,6 +46,7 @@ class MemoryCluster:
         self.starts: list[str] = []
         self.renewed: list[str] = []
         self.expected = 0
+        self.has_room = True
         self.pools: dict[str, int] = {}
         self.ready: dict[str, set[str]] = {}
         self.full_queues: set[str] = set()
@@ -92,6 +93,9 @@ class MemoryCluster:
 
     async def waiting_in_pools(self) -> dict[str, int]:
         return dict(self.pools)
+
+    async def has_room_ahead(self, spec: DeploymentSpec) -> bool:
+        return self.has_room
 
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
         current = self.deployments.get(spec.name)

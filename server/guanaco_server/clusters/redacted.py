@@ -50,6 +50,9 @@ class RedactedCluster:
     async def waiting_in_pools(self) -> dict[str, int]:
         return await self._cluster.waiting_in_pools()
 
+    async def has_room_ahead(self, spec: DeploymentSpec) -> bool:
+        return await self._cluster.has_room_ahead(spec)
+
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
         await self._cluster.apply_deployment(spec)
 

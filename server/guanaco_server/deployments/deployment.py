@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from guanaco.recipes import Recipe
 from guanaco.submissions import Quantization
-from guanaco_server.deployments.tables import DeploymentRow, Phase
+from guanaco_server.deployments.tables import DeploymentRow, Phase, SpareServer
 from guanaco_server.deployments.versions import (
     ServedVersion,
     is_adapter,
@@ -53,6 +54,31 @@ class Deployment:
             row.server,
             row.queue,
             base_key=row.base_key,
+        )
+
+    @staticmethod
+    def of_spare(engine: str, spare: SpareServer) -> Deployment:
+        """Return what a server without users holds, as a deployment of it."""
+        return Deployment(
+            engine,
+            0,
+            spare.artifact_key,
+            spare.max_model_tokens,
+            spare.quantization,
+            recipe=spare.recipe,
+            queue=spare.queue,
+        )
+
+    def as_spare(self, since: datetime, *, is_starting: bool = False) -> SpareServer:
+        """Return its server as one without users."""
+        return SpareServer(
+            artifact_key=self.artifact_key,
+            max_model_tokens=self.max_model_tokens,
+            quantization=self.quantization,
+            recipe=self.recipe,
+            queue=self.queue,
+            since=since,
+            is_starting=is_starting,
         )
 
     def as_version(self, version: ServedVersion) -> Deployment:

@@ -141,6 +141,34 @@ async def leave(
         await queries.remove_engine(session, row.server_key)
 
 
+async def begin_spare(
+    session: AsyncSession, deployment: Deployment, options: EngineOptions, now: datetime
+) -> None:
+    """Note a server that is started ahead of demand. The same artifact joins it, unless an engine that is used is joined already."""
+    await lock(session)
+    digest = engine_digest(deployment, options)
+    if digest is not None and await queries.open_engine(session, digest) is not None:
+        digest = None
+    session.add(
+        EngineRow(
+            id=deployment.submission_id,
+            digest=digest,
+            run=deployment.run,
+            token=secrets.token_urlsafe(32),
+            made_at=now,
+            spare=deployment.as_spare(now, is_starting=True),
+        )
+    )
+
+
+async def note_spare_ready(session: AsyncSession, key: str) -> None:
+    """Note that a server that was started ahead answers, unless somebody has taken it."""
+    await lock(session)
+    engine = await session.get(EngineRow, key)
+    if engine is not None and engine.spare is not None:
+        engine.spare = engine.spare.model_copy(update={"is_starting": False})
+
+
 async def end_spare(session: AsyncSession, key: str) -> None:
     """Forget an engine without users, unless somebody has taken it."""
     await lock(session)

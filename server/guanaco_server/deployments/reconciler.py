@@ -9,7 +9,8 @@ Every second, or at once when woken, and only while it leads (with nothing wishe
 - a replica that exited, or hangs, beside others that serve is out of use at once and started again alone. That is no
   restart of the deployment, which is not given up for it; one that never gets ready is started ever more rarely;
 - a deployment whose replicas, or whose regions, are not what they should be is applied again;
-- a server that runs with nobody wishing for it is stopped, and so is that of a deployment that sleeps.
+- a server that runs with nobody wishing for it is stopped, and so is that of a deployment that sleeps;
+- a server may be started ahead of demand, by ``scaling/spares.py``.
 A deployment that is still ``starting`` belongs to its pipeline stage and is left alone, and so is one that is
 ``draining``: its rollout stops it. Deployments that share an engine are handled together: one of them leads, and acts for all. Each engine is handled in a task of its own, which the loop never waits for: while one is being worked on, the others go on. Actions on one
 deployment are paced (``backoff.py``), each is logged with its reason.
@@ -36,7 +37,7 @@ from guanaco_server.deployments.health import DeploymentHealth, HangDetector, Se
 from guanaco_server.deployments.model_server import ModelServerFault, ServerBusy
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.specs import deployment_name
-from guanaco_server.deployments.tables import DeploymentRow, Phase
+from guanaco_server.deployments.tables import DeploymentRow, EngineRow, Phase
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
 
@@ -51,6 +52,7 @@ OUT_OF_REACH = (
     *(StoreUnreachable, ClusterUnreachable, ClusterRefused),
 )
 
+AHEAD = "a server ahead of demand"  # the name of a task; deployments' keys have no spaces
 WITHOUT_SERVER = (Phase.WAITING, Phase.SLEEPING, Phase.WAKING)
 
 GiveUp = Callable[[str, list[str]], Awaitable[None]]
@@ -74,10 +76,12 @@ class Reconciler:
         ready_timeout_s: float,
         is_leader: Callable[[], bool],
         admit: Callable[[], Awaitable[frozenset[str]]],
+        start_ahead: Callable[[], Awaitable[None]],
         regions: frozenset[str],
         commits: CommitWatch,
     ) -> None:
         """``admit`` gives room to deployments that wait for it, and returns the servers without users that are to stop.
+        ``start_ahead`` starts a server ahead of demand, if one is due.
 
         A deployment outside ``regions`` is moved; no regions, no moves.
         """
@@ -87,6 +91,8 @@ class Reconciler:
         self._give_up = give_up
         self._restart_limit = restart_limit
         self._admit = admit
+        self._start_ahead = start_ahead
+        self._ready_timeout = timedelta(seconds=ready_timeout_s)
         self._is_leader = is_leader
         self._regions = regions
         self._commits = commits
@@ -152,7 +158,7 @@ class Reconciler:
         # Later changes are seen by the next look: no other server is stopped for want of room.
         self._surplus = await self._admit()
         rows = await self._deployments.list_wishes()
-        spares = {deployment_name(row.id): row.id for row in await self._deployments.list_spares()}
+        spares = {deployment_name(row.id): row for row in await self._deployments.list_spares()}
         running = await self._cluster.list_deployments()
         self._has_work = bool(rows or spares or running or self._tasks)
         for users in _by_engine(rows):
@@ -160,9 +166,8 @@ class Reconciler:
         wished = {deployment_name(row.server_key) for row in rows}
         wished.update(spares)
         for name, engine in spares.items():
-            if name in self._surplus or name not in running:
-                logger.info("stopping %s: nobody uses it", name)
-                self._spawn(name, self._end_spare(engine))
+            self._see_to_spare(name, engine, is_running=name in running)
+        self._spawn(AHEAD, self._start_ahead_safely())
         for name in running:
             if name not in wished and name not in self._tasks and self._pace.allows(name):
                 logger.info("stopping %s: nobody wishes for it", name)
@@ -172,6 +177,17 @@ class Reconciler:
         ids = {row.submission_id for row in rows}
         self._hangs.forget_all_but(ids)
         self._problems = {name: said for name, said in self._problems.items() if name in ids}
+
+    def _see_to_spare(self, name: str, engine: EngineRow, *, is_running: bool) -> None:
+        """End a server without users that is to stop, or ended itself; look after one that starts."""
+        is_starting = engine.spare is not None and engine.spare.is_starting
+        if name in self._tasks or (is_starting and not is_running and AHEAD in self._tasks):
+            return
+        if name in self._surplus or not is_running:
+            logger.info("stopping %s: nobody uses it", name)
+            self._spawn(name, self._end_spare(engine.id))
+        elif is_starting:
+            self._spawn(name, self._welcome_spare(engine))
 
     def _spawn(self, name: str, work: Coroutine[None, None, None]) -> None:
         if name in self._tasks:
@@ -217,6 +233,28 @@ class Reconciler:
             await self._deployments.end_spare(engine)
         except OUT_OF_REACH as error:
             logger.warning("%s cannot be stopped, trying again: %s", engine, error)
+
+    async def _welcome_spare(self, engine: EngineRow) -> None:
+        """Note that a server that was started ahead answers. One that ended, or takes too long, is stopped."""
+        assert engine.spare is not None, "it has no users"
+        try:
+            seen = await self._deployments.look(engine.id)
+            has_ended = seen.state in (ServerState.EXITED, ServerState.MISSING)
+            is_late = self._clock.now() - engine.spare.since > self._ready_timeout
+            if seen.state is ServerState.HEALTHY:
+                logger.info("%s waits for a submission of its shape", engine.id)
+                await self._deployments.note_spare_ready(engine.id)
+            elif has_ended or is_late:
+                logger.warning("%s was started ahead, and did not get ready", engine.id)
+                await self._deployments.end_spare(engine.id)
+        except OUT_OF_REACH as error:
+            logger.warning("%s cannot be seen to, trying again: %s", engine.id, error)
+
+    async def _start_ahead_safely(self) -> None:
+        try:
+            await self._start_ahead()
+        except OUT_OF_REACH as error:
+            logger.warning("no model server was started ahead: %s", error)
 
     async def _tend_safely(self, users: list[DeploymentRow], running: list[str]) -> None:
         """See to the deployments that use one engine; the first leads."""

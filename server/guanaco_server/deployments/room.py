@@ -13,7 +13,7 @@ from guanaco_server.deployments.beside import VersionsBeside
 from guanaco_server.deployments.model_server import ModelServer
 from guanaco_server.deployments.overview import DeploymentOverview
 from guanaco_server.deployments.reconciler import GiveUp, Reconciler
-from guanaco_server.deployments.service import DeploymentService, HasOlderGateway
+from guanaco_server.deployments.service import DeploymentService, HasOlderGateway, KeptServers
 from guanaco_server.deployments.specs import AdapterLimits, EngineOptions
 from guanaco_server.deployments.swaps import IdleServers, SwapShapes
 from guanaco_server.deployments.takeover import Takeover
@@ -61,7 +61,10 @@ def build_deployments(
         engine,
         has_older_gateway,
         is_budgeted,
-        keeps_servers=settings.hot_engines > 0,
+        KeptServers(
+            settings.hot_engine_limit > 0,
+            settings.hot_engine_memory_s if settings.hot_engine_requests else 0,
+        ),
     )
     idle = IdleServers(compute.cluster, SwapShapes(store, configs, engine))
     return DeploymentsRoom(
@@ -80,11 +83,12 @@ def build_reconciler(
     *,
     deployments: DeploymentService,
     admit: Callable[[], Awaitable[frozenset[str]]],
+    start_ahead: Callable[[], Awaitable[None]],
     give_up: GiveUp,
     settings: Settings,
 ) -> Reconciler:
     """The loop that keeps model servers as they are requested; ``admit`` gives
-    room to deployments that wait for it and returns the servers that are to stop, ``give_up`` is called for a server that keeps dying."""
+    room to deployments that wait for it and returns the servers that are to stop, ``start_ahead`` starts one before it is asked for, ``give_up`` is called for a server that keeps dying."""
     return Reconciler(
         deployments,
         compute.cluster,
@@ -93,6 +97,7 @@ def build_reconciler(
         restart_limit=settings.restart_limit,
         ready_timeout_s=settings.ready_timeout_s,
         admit=admit,
+        start_ahead=start_ahead,
         is_leader=compute.leadership.is_leading,
         regions=compute.regions,
         commits=database.watch_commits(deployments.woken),

@@ -11,7 +11,7 @@ import asyncio
 import json
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any
@@ -25,7 +25,7 @@ from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.clusters.cluster import Cluster, DeploymentSpec, Trouble
 from guanaco_server.costs.meter import CostMeter
 from guanaco_server.database.database import Database
-from guanaco_server.deployments import engines, queries
+from guanaco_server.deployments import engines, queries, requests
 from guanaco_server.deployments.adapters import AdapterPlaces
 from guanaco_server.deployments.deployment import PUBLISHED, Deployment
 from guanaco_server.deployments.health import DeploymentHealth, await_order, look
@@ -43,7 +43,7 @@ from guanaco_server.deployments.specs import (
     model_server_spec,
 )
 from guanaco_server.deployments.tables import DeploymentRow, EngineRow, Phase, SpareServer
-from guanaco_server.deployments.versions import beside, served_model
+from guanaco_server.deployments.versions import beside, is_beside, served_model
 from guanaco_server.engine.artifact_source import URLS_VARIABLE
 from guanaco_server.formats.control import TOKEN_VARIABLE
 from guanaco_server.runtime.clock import Clock
@@ -57,6 +57,14 @@ TAKING_OVER = {  # who may take over a server, and its phase afterwards
     Phase.WAITING: Phase.STARTING,
     Phase.STARTING: Phase.STARTING,
 }
+
+
+@dataclass(frozen=True)
+class KeptServers:
+    """Says whether servers without users may stay. Requests for servers are remembered for ``remembered_s``; 0 is not at all."""
+
+    has_any: bool = False
+    remembered_s: float = 0
 
 
 Artifacts = tuple[
@@ -77,9 +85,9 @@ class DeploymentService:
         engine: EngineOptions,
         has_older_gateway: HasOlderGateway,
         is_budgeted: bool,
-        keeps_servers: bool,
+        kept: KeptServers,
     ) -> None:
-        """With ``keeps_servers`` the server of a submission that is torn down may stay, for the next one of its shape.
+        """``kept``: the server of a submission that is torn down may stay, for the next one of its shape.
 
         ``is_budgeted``: a new deployment waits until there is room for it. While an older gateway runs, no submission joins another's engine.
         """
@@ -90,7 +98,7 @@ class DeploymentService:
         self._store = store
         self._engine = engine
         self._has_older_gateway = has_older_gateway
-        self._keeps_servers = keeps_servers
+        self._kept = kept
         self._first_phase = Phase.WAITING if is_budgeted else Phase.STARTING
         self.meter = CostMeter(engine.recipes.fleet.prices)
         self.adapters = AdapterPlaces(database, store, model_server, self.look)
@@ -209,6 +217,7 @@ class DeploymentService:
         now = self._clock.now()
         await self.meter.end(session, deployment.submission_id, now)
         row = await queries.by_submission(session, deployment.submission_id)
+        is_new = row is None or row.run != deployment.run
         if row is not None:
             await self.divide_costs(session, row)
         has_room = row is not None and row.run == deployment.run and row.phase.has_server
@@ -247,6 +256,8 @@ class DeploymentService:
         row.endpoints, row.endpoint = [], None
         row.trouble = row.problem = row.unserved_since = None
         row.updated_at = now
+        if is_new and not others and not deployment.is_private:
+            await self._note_request(session, Deployment.of(row))
         return replace(deployment, server=row.server)
 
     def note_given(self, given: Deployment) -> None:
@@ -274,21 +285,48 @@ class DeploymentService:
         """Return its server as one without users; None if it is not to stay."""
         is_well = row.phase is Phase.READY and row.endpoints and row.trouble is None
         is_taken_over = row.base_key is None and not row.is_beside and row.wanted_replicas == 1
-        if not (self._keeps_servers and is_well and is_taken_over):
+        if not (self._kept.has_any and is_well and is_taken_over):
             return None
-        return SpareServer(
-            artifact_key=row.artifact_key,
-            max_model_tokens=row.max_model_tokens,
-            quantization=row.quantization,
-            recipe=row.recipe,
-            queue=row.queue,
-            since=self._clock.now(),
-        )
+        return Deployment.of(row).as_spare(self._clock.now())
 
     async def list_spares(self) -> list[EngineRow]:
         """Return the engines that stay without users."""
         async with self._database.read() as session:
             return list(await queries.spares(session))
+
+    async def requested_servers(self) -> Sequence[SpareServer]:
+        """Return the servers that were asked for lately, the latest first."""
+        async with self._database.read() as session:
+            return await requests.since(session, self._remembered_since())
+
+    async def has_room_ahead(self, deployment: Deployment) -> bool:
+        """Return whether the cluster can start this server ahead of demand without a loss for what is served."""
+        return await self._cluster.has_room_ahead(await self._spec(deployment))
+
+    async def start_ahead(self, deployment: Deployment) -> None:
+        """Start a server that no deployment uses yet. Whoever takes it before the end starts it instead."""
+        async with self._database.write() as session:
+            await engines.begin_spare(session, deployment, self._engine, self._clock.now())
+        async with self._locks[deployment_name(deployment.submission_id)]:
+            async with self._database.read() as session:
+                engine = await session.get(EngineRow, deployment.submission_id)
+            if engine is not None and engine.spare is not None:
+                await self._cluster.apply_deployment(await self._spec(deployment))
+
+    async def note_spare_ready(self, engine: str) -> None:
+        """Record that a server which was started ahead can be taken over."""
+        async with self._database.write() as session:
+            await engines.note_spare_ready(session, engine)
+
+    async def _note_request(self, session: AsyncSession, deployment: Deployment) -> None:
+        """Note that a server of its own was asked for, which one that waits could have been."""
+        is_alike = deployment.base_key is None and deployment.replicas == 1
+        if self._kept.remembered_s and is_alike and not is_beside(deployment.submission_id):
+            now = self._clock.now()
+            await requests.note(session, deployment, now, self._remembered_since())
+
+    def _remembered_since(self) -> datetime:
+        return self._clock.now() - timedelta(seconds=self._kept.remembered_s)
 
     async def end_spare(self, engine: str) -> None:
         """Stop a server without users, unless somebody has taken it meanwhile."""
@@ -644,8 +682,13 @@ class DeploymentService:
     async def wake(self, submission_id: str) -> DeploymentRow | None:
         """Ask for room for a deployment that sleeps, and return its row."""
         async with self._database.write() as session:
-            await queries.wake(session, submission_id, self._clock.now())
-            return await queries.by_submission(session, submission_id)
+            has_woken = await queries.wake(session, submission_id, self._clock.now())
+            row = await queries.by_submission(session, submission_id)
+            if has_woken and row is not None:
+                others = await queries.others_of_engine(session, row)
+                if not any(other.phase is not Phase.SLEEPING for other in others):
+                    await self._note_request(session, Deployment.of(row))
+            return row
 
     async def admit(self, submission_id: str, from_phase: Phase, to_phase: Phase) -> bool:
         """Give a deployment that waits its room, unless its phase has changed meanwhile."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -31,6 +32,7 @@ from guanaco_server.formats.shape import shape_of, swap_refusal
 from guanaco_server.recipes.recipe import ENGINE_QUANTIZATION
 
 CONFIG = "config.json"
+KINDS = ("sleeping", "spare", "starting")  # of servers that nobody uses
 KEPT_SHAPES = 4096
 
 logger = logging.getLogger(__name__)
@@ -93,7 +95,7 @@ class SwapShapes:
 class IdleServer:
     """A model server that nobody uses: all of its deployments sleep, or were just woken and have no room yet.
 
-    One without users was a submission's that was torn down: a ``spare``.
+    One without users is a ``spare``: a submission's that was torn down, or one that was started ahead of demand.
     """
 
     engine: str
@@ -124,16 +126,19 @@ class IdleServer:
         """Its artifact, as a deployment of it."""
         if self.spare is None:
             return Deployment.of(self.users[0])
-        spare = self.spare
-        return Deployment(
-            self.engine,
-            0,
-            spare.artifact_key,
-            spare.max_model_tokens,
-            spare.quantization,
-            recipe=spare.recipe,
-            queue=spare.queue,
-        )
+        return Deployment.of_spare(self.engine, self.spare)
+
+    @property
+    def is_starting(self) -> bool:
+        """Return whether it was started ahead of demand, and does not answer yet."""
+        return self.spare is not None and self.spare.is_starting
+
+    @property
+    def kind(self) -> str:
+        """Return one of ``KINDS``."""
+        if self.spare is None:
+            return "sleeping"
+        return "starting" if self.spare.is_starting else "spare"
 
 
 Rank = Callable[[IdleServer], tuple[float, ...]]
@@ -179,7 +184,7 @@ class IdleServers:
         idle = [
             server
             for server in idle_servers(rows, spares)
-            if server.engine != row.server_key and server.name in running
+            if server.engine != row.server_key and server.name in running and not server.is_starting
         ]
         wanted = await self._shapes.digest(Deployment.of(row)) if idle else None
         if wanted is None:
@@ -192,6 +197,25 @@ class IdleServers:
             if held == wanted and await self._runs(server.name):
                 return server
         return None
+
+    async def running(
+        self, rows: Iterable[DeploymentRow], spares: Iterable[EngineRow]
+    ) -> list[IdleServer]:
+        """Return the servers that run and that nobody uses."""
+        names = set(await self._cluster.list_deployments())
+        asleep = (Phase.SLEEPING, Phase.WAKING)
+        return [server for server in idle_servers(rows, spares, asleep) if server.name in names]
+
+    async def count(
+        self, rows: Iterable[DeploymentRow], spares: Iterable[EngineRow]
+    ) -> dict[str, int]:
+        """Count the servers that run and that nobody uses, by kind."""
+        found = Counter(server.kind for server in await self.running(rows, spares))
+        return {kind: found[kind] for kind in KINDS}
+
+    async def shape_of(self, deployment: Deployment) -> str | None:
+        """Return the same text for deployments that could take over each other's servers; None for one that could not."""
+        return await self._shapes.digest(deployment)
 
     async def is_usable(self, server: IdleServer) -> bool:
         """Return whether it runs, and others of its shape could take it over."""

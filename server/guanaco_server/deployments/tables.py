@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from pydantic import BaseModel, ConfigDict
-from sqlalchemy import String, Text
+from sqlalchemy import BigInteger, Integer, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from guanaco.contract import unknown_members
@@ -143,7 +143,10 @@ class DeploymentRow(Table):
 
 
 class SpareServer(BaseModel):
-    """The facts of a model server that no deployment uses: what it holds and was started with, and since when it has no users."""
+    """The facts of a model server that no deployment uses: what it holds and was started with, and since when it has no users.
+
+    One that ``is_starting`` was started ahead of demand, and has not answered yet.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -153,6 +156,7 @@ class SpareServer(BaseModel):
     recipe: Recipe | None = None
     queue: str | None = None
     since: datetime
+    is_starting: bool = False
 
     @property
     def gpu_count(self) -> int:
@@ -166,7 +170,7 @@ class EngineRow(Table):
 
     ``taken_by`` is the submission and the run that took its server over from another one, with the mark between them.
 
-    ``spare`` says what it is while no deployment uses it (``spares.py``).
+    ``spare`` says what it is while no deployment uses it (``swaps.py``).
     """
 
     __tablename__ = "engines"
@@ -178,3 +182,13 @@ class EngineRow(Table):
     made_at: Mapped[datetime] = mapped_column(UtcDateTime)
     taken_by: Mapped[str | None] = mapped_column(String(160))
     spare: Mapped[SpareServer | None] = mapped_column(Pydantic(SpareServer))
+
+
+class ServerRequestRow(Table):
+    """A model server that was asked for, by a new submission or one that woke: ``server`` is what it was to be (``requests.py``)."""
+
+    __tablename__ = "server_requests"
+
+    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
+    at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
+    server: Mapped[SpareServer] = mapped_column(Pydantic(SpareServer))

@@ -33,11 +33,12 @@ class FleetSpending:
 
 @dataclass(frozen=True)
 class FleetReaders:
-    """The source of each figure. ``gpus_wanted`` is by type, ``pools`` says how many servers wait in each."""
+    """The source of each figure. ``gpus_wanted`` is by type, ``pools`` says how many servers wait in each, ``idle`` counts by kind those that nobody uses."""
 
     servers: Callable[[], Awaitable[Mapping[str, ServerStatistics]]]
     gpus_wanted: Callable[[], Awaitable[Mapping[str, int]]]
     pools: Callable[[], Awaitable[Mapping[str, int]]]
+    idle: Callable[[], Awaitable[Mapping[str, int]]]
     spending: Callable[[], Awaitable[FleetSpending]]
 
 
@@ -78,7 +79,9 @@ class FleetCensus:
         self._metrics.note_gpus_wanted(wanted)
         pools = await self._readers.pools()
         self._metrics.note_pools(pools)
-        self._has_work = bool(servers or wanted or pools)
+        idle = await self._readers.idle()
+        self._metrics.note_idle_servers(idle)
+        self._has_work = bool(servers or wanted or pools or any(idle.values()))
         if self._rounds % SPENDING_EVERY == 0 or not self._has_work:
             self._note(await self._readers.spending())
         self._rounds += 1
@@ -88,6 +91,7 @@ class FleetCensus:
         self._metrics.submissions.note_servers({})
         self._metrics.note_gpus_wanted({})
         self._metrics.note_pools({})
+        self._metrics.note_idle_servers({})
         self._note(NOTHING)
 
     def _note(self, found: FleetSpending) -> None:

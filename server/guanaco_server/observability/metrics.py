@@ -154,6 +154,11 @@ class Metrics:
             "Pods of a Kubernetes pool that are ready to be claimed by a model server.",
             ("pool",),
         )
+        self._idle_servers = self._gauge(
+            "guanaco_idle_model_servers",
+            "Model servers that run and that nobody uses: of submissions that are `sleeping`, a `spare` for the next one of its shape, or a spare that is `starting` ahead of demand.",
+            ("kind",),
+        )
         self._gpus_held = self._gauge(
             "guanaco_gpus_held",
             "GPUs of model servers that have become ready, by type: these cost.",
@@ -242,6 +247,9 @@ class Metrics:
 
     def note_pools(self, waiting: Mapping[str, int]) -> None:
         _set_all(self._pool_waiting, waiting)
+
+    def note_idle_servers(self, by_kind: Mapping[str, int]) -> None:
+        _set_all(self._idle_servers, by_kind)
 
     def note_gpus_held(self, by_type: Mapping[str, int], per_hour: Mapping[str, float]) -> None:
         _set_all(self._gpus_held, by_type)

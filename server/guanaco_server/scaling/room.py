@@ -17,6 +17,7 @@ from guanaco_server.scaling.budget import Budget
 from guanaco_server.scaling.replicas import CapacityReader, ReplicaLimits
 from guanaco_server.scaling.schedule import schedule_of
 from guanaco_server.scaling.sleep import Sleeper
+from guanaco_server.scaling.spares import ServersAhead
 from guanaco_server.scaling.usage import ReadCounts, ReadOwners, TrafficRecorder, UsageReader
 from guanaco_server.scaling.worth_plan import ReadRaces, WorthPlanner
 from guanaco_server.settings import Settings
@@ -24,7 +25,7 @@ from guanaco_server.settings import Settings
 
 @dataclass(frozen=True)
 class ScalingRoom:
-    """``autoscaler`` is a loop, the duty of one process; ``admission`` belongs to the reconciler."""
+    """``autoscaler`` is a loop, the duty of one process; ``admission`` and ``ahead`` belong to the reconciler."""
 
     traffic: TrafficRecorder
     sleeper: Sleeper
@@ -32,6 +33,7 @@ class ScalingRoom:
     usage: UsageReader
     autoscaler: Autoscaler
     admission: Admission
+    ahead: ServersAhead
 
 
 def build_scaling(
@@ -52,6 +54,7 @@ def build_scaling(
     """``read_owners`` knows each submission that is or will be served; the counts are by submission. ``read_races`` gives the running competitions."""
     policy = scaling_policy(settings, shares_addresses=compute.shares_addresses)
     usage = UsageReader(read_owners, count_feedback, count_streams)
+    hot = HotEngines(settings.hot_engine_limit, settings.hot_engine_s, compute.has_memory)
     planner = WorthPlanner(
         clock, read_races, policy.budget, settings.longest_sleep_s, settings.scale_interval_s
     )
@@ -79,7 +82,18 @@ def build_scaling(
             awake_floor=lambda: policy.schedule.floors(clock.now()).awake,
             idle=idle,
             planner=planner if settings.sleep_policy == "worth" else None,
-            hot=HotEngines(settings.hot_engines, settings.hot_engine_s, compute.has_memory),
+            hot=hot,
+        ),
+        ahead=ServersAhead(
+            clock,
+            compute.cluster,
+            deployments,
+            idle,
+            usage,
+            policy.budget,
+            hot,
+            requests=settings.hot_engine_requests,
+            shares_machine=settings.cluster == "local",
         ),
     )
 

@@ -47,16 +47,22 @@ class EngineSettings(BaseModel):
         default=True,
         description="Fork model servers on this machine from a process that has imported vLLM, so that a start needs no imports. It takes 0.6 GB from the check of a submission until 15 minutes after the last start. The CPU build only.",
     )
-    hot_engines: int = Field(
-        default=0,
+    hot_engines: int | None = Field(
+        default=None,
         ge=0,
         le=64,
-        description="Model servers that stay although their submissions sleep or are torn down (on Kubernetes those that were claimed from a pool), so that the next one of the same shape that wakes or is submitted takes over its process by a swap of the weights. Where room is asked for, as many go as are needed. No server is kept while the machine has less than 3 GB of memory left. 0 keeps none.",
+        description="Model servers that stay although their submissions sleep or are torn down (on Kubernetes those that were claimed from a pool), so that the next one of the same shape that wakes or is submitted takes over its process by a swap of the weights. Where room is asked for, as many go as are needed. No server is kept while the machine has less than 3 GB of memory left. 0 keeps none. Default: 1 on one machine without GPUs, 0 elsewhere, where a server that waits holds a GPU.",
     )
     hot_engine_s: float = Field(
-        default=0,
+        default=900,
         ge=0,
         description="Seconds for which such a server stays; 0 is until its room is needed.",
+    )
+    hot_engine_requests: int = Field(
+        default=2,
+        ge=0,
+        le=1_000,
+        description="Model servers of one shape that must have been asked for within `hot_engine_s` (an hour where that is 0) before one is started ahead of the next submission, while fewer than `hot_engines` wait and nobody needs the room; one more for as many requests again. On Kubernetes it claims a pod of a pool, and never the last one that waits. 0 starts none ahead.",
     )
     lora_serving: Literal["merged", "adapter"] = Field(
         default="merged",

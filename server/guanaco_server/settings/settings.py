@@ -21,6 +21,8 @@ from guanaco_server.settings.users import (
     WebSettings,
 )
 
+REMEMBERED_S = 3600.0
+
 
 class Settings(
     ProcessSettings,
@@ -63,3 +65,15 @@ class Settings(
     @property
     def engine_cache_path(self) -> Path:
         return self.engine_cache_dir or self.data_dir / "engine-cache"
+
+    @property
+    def hot_engine_limit(self) -> int:
+        """Return how many model servers without users may stay."""
+        if self.hot_engines is not None:
+            return self.hot_engines
+        return int(self.cluster == "local" and not self.gpu_types)
+
+    @property
+    def hot_engine_memory_s(self) -> float:
+        """Return for how long requests for model servers are remembered."""
+        return self.hot_engine_s or REMEMBERED_S

@@ -124,6 +124,10 @@ class KubernetesCluster:
     async def waiting_in_pools(self) -> dict[str, int]:
         return self._pools.count_waiting()
 
+    async def has_room_ahead(self, spec: DeploymentSpec) -> bool:
+        """Pods that wait in a pool are room, but the last one is left for a submission."""
+        return self._pools.count_fitting(spec) > spec.replicas
+
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
         """Apply the Deployment and what it owns. Applying again renews the secrets and restores what somebody deleted; the pods stay."""
         async with self._locks[spec.name]:

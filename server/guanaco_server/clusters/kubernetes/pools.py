@@ -137,6 +137,10 @@ class Pools:
                 counts[name] += 1
         return counts
 
+    def count_fitting(self, spec: DeploymentSpec) -> int:
+        """Count the pods that wait and that could become this server."""
+        return len(self._waiting(spec)) if spec.resources.nodes == 1 else 0
+
     async def settle(self, spec: DeploymentSpec, owner: Json, pods: Sequence[Json]) -> int:
         """Claim pods for replicas that have none, see that each claimed one has its order, and return how many there are."""
         present = spec_hash(spec, self._options)

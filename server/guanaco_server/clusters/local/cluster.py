@@ -30,7 +30,7 @@ from guanaco_server.clusters.cluster import (
     LineSink,
     ReplicaState,
 )
-from guanaco_server.clusters.local.nursery import Nursery
+from guanaco_server.clusters.local.nursery import Nursery, has_memory_left
 from guanaco_server.clusters.local.processes import (
     POLL_S,
     GroupLeader,
@@ -40,6 +40,7 @@ from guanaco_server.clusters.local.processes import (
 )
 from guanaco_server.clusters.local.replicas import LocalReplicas
 from guanaco_server.clusters.local.servers import (
+    WEIGHT_COPIES,
     LocalServer,
     ServerStarter,
     read_instance,
@@ -123,6 +124,11 @@ class LocalCluster:
     async def waiting_in_pools(self) -> dict[str, int]:
         """Return nothing: one process with vLLM imported is forked for every server."""
         return {}
+
+    async def has_room_ahead(self, spec: DeploymentSpec) -> bool:
+        """Tell whether memory is left for its weights. Which GPUs of this machine are free is not known."""
+        takes_gpus = spec.resources.gpu_count or spec.resources.nodes > 1
+        return not takes_gpus and has_memory_left(WEIGHT_COPIES * spec.artifact_bytes)
 
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
         if spec.resources.nodes > 1:

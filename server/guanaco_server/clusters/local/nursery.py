@@ -279,6 +279,6 @@ class Nursery:
             )
 
 
-def has_memory_left() -> bool:
-    """Return whether the machine has memory for a process that only saves time."""
-    return psutil.virtual_memory().available >= MIN_AVAILABLE_BYTES
+def has_memory_left(beside_bytes: int = 0) -> bool:
+    """Return whether the machine has memory for a process that only saves time, beside what it is known to take."""
+    return psutil.virtual_memory().available >= MIN_AVAILABLE_BYTES + beside_bytes
