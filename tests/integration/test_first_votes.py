@@ -12,6 +12,7 @@ from guanaco.accounts import Role
 from guanaco.competitions import CompetitionRequest
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
+from guanaco_server.leaderboard.counting import queries
 from guanaco_server.leaderboard.tables import ScoreRow, VoteRow
 from guanaco_server.statistics.votes import VoteCount
 from tests.fixtures.rating import rate
@@ -120,6 +121,7 @@ async def test_a_vote_of_the_version_before_counts_as_its_latest(world: Votes) -
     await world.rate("ada", False)
     await world.scores.loop.run_once()
     async with world.database.write() as session:
+        await queries.lock_counting(session)  # as the version before does
         await session.execute(update(VoteRow).values(first_up=None))
         await session.execute(
             update(ScoreRow).values(tally='{"down":1,"rated":2}', turned_down=0, turned_up=0)

@@ -13,7 +13,7 @@ from guanaco.chat import Sender
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.conversations.records import RecordedMessage
 from guanaco_server.database.database import Database
-from guanaco_server.leaderboard.counting import counter
+from guanaco_server.leaderboard.counting import counter, queries
 from guanaco_server.leaderboard.counting.aggregate import Aggregate
 from guanaco_server.leaderboard.counting.counter import ScoreCounter
 from guanaco_server.leaderboard.counting.measurement import (
@@ -81,6 +81,7 @@ class Rollout(World):
 
     async def counted_from_nothing(self, scores: ScoreCounter) -> Aggregates:
         async with self.database.write() as session:
+            await queries.lock_counting(session)  # as whoever writes these tables does
             for table in ("score_conversations", "score_votes", "score_visits", "scores"):
                 await session.execute(text(f"DELETE FROM {table}"))
             await session.execute(text("UPDATE conversations SET measured_count = -1"))

@@ -24,6 +24,7 @@ from guanaco_server.chat.tables import MessageRow
 from guanaco_server.database.database import Database
 from guanaco_server.feedback import records as feedback_records
 from guanaco_server.feedback.tables import FeedbackRow
+from guanaco_server.leaderboard.counting import queries as counting_queries
 from guanaco_server.leaderboard.flags import queries as flag_queries
 from guanaco_server.leaderboard.tables import ScoreRow
 from tests.fixtures.rating import converse, rate, say
@@ -160,6 +161,7 @@ class Rated(World):
 
     async def counted_from_nothing(self) -> dict[tuple[str, str], str]:
         async with self.database.write() as session:
+            await counting_queries.lock_counting(session)  # as whoever writes these tables does
             for table in (
                 *TABLES_WITH_USERS,
                 "scores",
@@ -229,6 +231,14 @@ async def test_long_history_with_erasures_counts_alike_in_any_way(world: Rated) 
     assert step_by_step
     assert await world.recounted() == step_by_step
     assert await world.counted_from_nothing() == step_by_step
+
+
+async def test_two_processes_that_count_in_turns_lose_nothing(world: Rated) -> None:
+    other = Rated(world.database)
+    for number, counter in enumerate([world.scores.counter, other.scores.counter] * 2):
+        await rate(world, world.backend, "one_v1", f"user-{number}", True)
+        await counter.count_batch()
+        assert await votes(world) == number + 1
 
 
 async def test_a_rating_that_commits_late_is_counted(world: Rated) -> None:

@@ -18,8 +18,9 @@ from guanaco_server.leaderboard.counting.measurement import (
 )
 from guanaco_server.leaderboard.flags import rules as flags
 from guanaco_server.leaderboard.ranking import bradley_terry, estimators
+from guanaco_server.leaderboard.ranking.continued_fit import ContinuedFit
 from guanaco_server.leaderboard.ranking.metrics import metrics_of
-from guanaco_server.leaderboard.ranking.rules import Score, ranked, standings
+from guanaco_server.leaderboard.ranking.rules import Score, VotesByUser, ranked, standings
 from guanaco_server.statistics.intervals import wilson_interval
 from guanaco_server.statistics.votes import VoteCount
 
@@ -60,14 +61,27 @@ def test_the_order_of_ballots_changes_no_bit_of_the_strengths() -> None:
     assert bradley_terry.fit(ballots, 12) == first
 
 
-def test_continued_fit_equals_a_fresh_one_when_submissions_join() -> None:
+def test_continued_fit_equals_a_fresh_one_when_votes_change() -> None:
     rng = random.Random(1)
-    continued = bradley_terry.ContinuedFit()
-    for size in (6, 6, 12):
-        ballots = [_ballot(rng, [0.1 * n for n in range(size)], 4) for _ in range(300)]
-        found, fresh = continued(ballots, size), bradley_terry.fit(ballots, size)
+    votes = VotesByUser(())
+    continued = ContinuedFit(votes)
+    for size in (6, 6, 12, 12):
+        for user in rng.sample(range(300), 200):
+            held = rng.sample(range(size), rng.randint(0, 5))
+            votes.replace(f"user-{user}", {f"model-{one}": rng.random() < 0.6 for one in held})
+        found = continued(votes.comparable(), len(votes.ids))
+        fresh = bradley_terry.fit(votes.comparable(), len(votes.ids))
         assert found.values == pytest.approx(fresh.values, abs=1e-9)
         assert found.errors == pytest.approx(fresh.errors, abs=1e-9)
+        assert found.compared == pytest.approx(fresh.compared)
+
+
+def test_votes_that_all_went_leave_a_submission_uncompared() -> None:
+    votes = VotesByUser([("ada", "one", True), ("ada", "two", False), ("bob", "one", True)])
+    continued = ContinuedFit(votes)
+    continued(votes.comparable(), 2)
+    votes.replace("ada", {})
+    assert continued(votes.comparable(), 2).compared == [0, 0]
 
 
 def test_unconnected_and_unbeaten_submissions_have_finite_strengths() -> None:

@@ -13,7 +13,7 @@ from statistics import median
 
 from guanaco.competitions import AssignmentKind, AssignmentRule, RankingRule
 from guanaco.simulations import SimulatedVerdict, SimulationRequest
-from guanaco_server.leaderboard.ranking.bradley_terry import ContinuedFit
+from guanaco_server.leaderboard.ranking.continued_fit import ContinuedFit
 from guanaco_server.leaderboard.ranking.rules import (
     Standing,
     VotesByUser,
@@ -123,7 +123,7 @@ class _PlayedSeason:
         self._votes = VotesByUser(())
         self._users = 0
         self._user: dict[str, bool] = {}
-        self._fit = ContinuedFit()
+        self._fit = ContinuedFit(self._votes)
 
     async def follow(self) -> Decided:
         most, look = self._plan.request.most_ratings, FIRST_LOOK

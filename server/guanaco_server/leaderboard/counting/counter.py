@@ -37,6 +37,7 @@ from guanaco_server.leaderboard.counting.conversations import (
     drop_deleted,
     drop_gone,
 )
+from guanaco_server.leaderboard.counting.kept import KeptAggregates
 from guanaco_server.leaderboard.counting.measurement import Definitions, Visit
 from guanaco_server.leaderboard.counting.votes import (
     Recount,
@@ -67,12 +68,14 @@ class CountedBatch:
         count: How many ratings, conversations and submissions were counted.
         is_all: Whether nothing is left to count at once. Outdated measurements may be left: they can wait.
         votes: The first votes of each user whose votes were counted.
+        aggregates: All aggregates of each submission that the batch has touched.
     """
 
     version: int
     count: int
     is_all: bool
     votes: dict[UserKey, dict[str, bool]]
+    aggregates: Mapping[Key, Aggregate]
 
 
 class ScoreCounter:
@@ -89,6 +92,7 @@ class ScoreCounter:
         self._submissions = submissions
         self._competitions = competitions
         self._definitions = definitions
+        self._kept = KeptAggregates()
 
     async def has_work(self) -> bool:
         """Tell whether anything waits to be counted, except for competitions whose window has changed."""
@@ -107,7 +111,10 @@ class ScoreCounter:
         async with self._database.write() as session:
             version = await queries.lock_counting(session)
             await _notice_windows(session, context.windows)
-            return await _Batch(session, version, context, self._definitions).count()
+            batch = _Batch(session, version, context, self._definitions, self._kept)
+            counted = await batch.count()
+        self._kept.keep(version, counted.aggregates)
+        return counted
 
     async def forget_users(self, session: AsyncSession, user_keys: Collection[str]) -> None:
         """Within the caller's transaction, which erases what these users wrote: delete every row that names them."""
@@ -165,11 +172,13 @@ class _Batch:
         version: int,
         context: VotingContext,
         definitions: Definitions,
+        kept: KeptAggregates,
     ) -> None:
         self._session = session
         self._version = version
         self._context = context
         self._definitions = definitions
+        self._kept = kept
         self._deltas = Deltas()
 
     async def count(self) -> CountedBatch:
@@ -192,12 +201,13 @@ class _Batch:
         await count_conversations(session, locked, self._definitions, self._deltas)
         await count_votes(session, ratings, recount, self._context, self._deltas)
         await feedback_records.note_counted(session, [rating.id for rating in ratings])
-        await self._write_aggregates(recounts)
+        aggregates = await self._write_aggregates(recounts)
         return CountedBatch(
             version=self._version,
             count=len(ratings) + len(locked) + len(recounts) + len(corrections),
             is_all=is_all,
             votes=self._deltas.votes,
+            aggregates=aggregates,
         )
 
     async def _recount_missing(self, conversation_ids: Collection[str]) -> None:
@@ -238,15 +248,15 @@ class _Batch:
                 recount.users.update(rating.user_key for rating in theirs)
             recount.slots.add(key)
 
-    async def _write_aggregates(self, recounts: Collection[str]) -> None:
-        """Store the sum of all parts for a recounted submission, and the old aggregate plus the deltas for others."""
+    async def _write_aggregates(self, recounts: Collection[str]) -> dict[Key, Aggregate]:
+        """Store the sum of all parts for a recounted submission, and the old aggregate plus the deltas for others.
+
+        Returns all aggregates of these submissions.
+        """
         self._session.expunge_all()
         sums = self._deltas.sums()
         touched = {submission_id for _, submission_id in sums} | set(recounts)
-        known = {
-            (row.competition, row.submission_id): Aggregate.from_json(row.tally)
-            for row in await queries.scores(self._session, touched)
-        }
+        known = await self._kept.of(self._session, self._version, touched)
         found = {key: known.get(key, Aggregate()) + delta for key, delta in sums.items()}
         for submission_id in recounts:
             parts = await sum_of_parts(self._session, submission_id)
@@ -268,6 +278,7 @@ class _Batch:
             for (competition, submission_id), aggregate in found.items()
         ]
         await upsert(self._session, ScoreRow, rows)
+        return known | found
 
 
 async def sum_of_parts(session: AsyncSession, submission_id: str) -> dict[Key, Aggregate]:

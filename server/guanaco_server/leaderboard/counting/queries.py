@@ -115,9 +115,8 @@ async def scores(session: AsyncSession, submission_ids: Iterable[str]) -> Sequen
     return (await session.scalars(statement)).all()
 
 
-async def scores_since(session: AsyncSession, version: int) -> Sequence[ScoreRow]:
-    """Return the scores that a later batch than ``version`` has written."""
-    return (await session.scalars(select(ScoreRow).where(ScoreRow.version > version))).all()
+async def all_scores(session: AsyncSession) -> Sequence[ScoreRow]:
+    return (await session.scalars(select(ScoreRow))).all()
 
 
 async def scored_in(session: AsyncSession, competition: str) -> Sequence[str]:

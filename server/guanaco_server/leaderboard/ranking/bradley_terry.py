@@ -84,7 +84,7 @@ def fit(
         values = values + step * min(1.0, 4.0 / max(np.abs(step).max(), 1e-300))
     _, curvature = derivatives(values, wins, comparisons, prior)
     inverse = np.linalg.inv(curvature)
-    covariance = inverse @ _meat(groups, values, size, prior) @ inverse
+    covariance = inverse @ meat_of(groups, values, size, prior) @ inverse
     compared = comparisons.sum(axis=1)
     centre = (compared > 0) / max(1, np.count_nonzero(compared))
     with_centre = covariance @ centre
@@ -94,18 +94,6 @@ def fit(
         errors=np.sqrt(np.maximum(variance, 0.0)).tolist(),
         compared=compared.tolist(),
     )
-
-
-class ContinuedFit:
-    """Fits from where the last fit ended: for votes that change a little from one ranking to the next."""
-
-    def __init__(self) -> None:
-        self._last: list[float] = []
-
-    def __call__(self, votes: Iterable[CodedVotes], size: int) -> Strengths:
-        found = fit(votes, size, start=self._last[:size])
-        self._last = found.values
-        return found
 
 
 def removal_effects(
@@ -219,7 +207,14 @@ def derivatives(
     return gradient, curvature
 
 
-def _meat(groups: list[Codes], values: Floats, size: int, prior: float) -> Floats:
+def gradient_of(values: Floats, wins: Floats, comparisons: Floats, prior: float) -> Floats:
+    """Return the gradient of the log likelihood with its prior."""
+    chances = logistic(values[:, None] - values[None, :])
+    found: Floats = (wins - comparisons * chances).sum(axis=1) + prior * (0.5 - logistic(values))
+    return found
+
+
+def meat_of(groups: list[Codes], values: Floats, size: int, prior: float) -> Floats:
     """Sum the outer products of the users' score vectors; the prior counts as one decided comparison."""
     import numpy as np
 

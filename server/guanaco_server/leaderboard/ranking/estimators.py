@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping
+from itertools import accumulate
 
 from guanaco.estimates import Estimate
 from guanaco_server.statistics.intervals import quantile_ranks, t_95, wilson_interval
@@ -45,10 +47,12 @@ def quantile(counts: Mapping[int, int], share: float) -> tuple[int, int | None, 
     if n == 0:
         return None
     low, high = quantile_ranks(n, share)
+    buckets = sorted(counts)
+    ranks = list(accumulate(counts[bucket] for bucket in buckets))  # of the last value in each
     return (
-        _at_rank(counts, max(1, math.ceil(n * share))),
-        _at_rank(counts, low) if low >= 1 else None,
-        _at_rank(counts, high) if high <= n else None,
+        buckets[bisect_left(ranks, max(1, math.ceil(n * share)))],
+        buckets[bisect_left(ranks, low)] if low >= 1 else None,
+        buckets[bisect_left(ranks, high)] if high <= n else None,
     )
 
 
@@ -110,12 +114,3 @@ def slope_speed(
         high=1_000 / (b - spread) if b > spread else None,
         n=n,
     )
-
-
-def _at_rank(counts: Mapping[int, int], rank: int) -> int:
-    seen = 0
-    for bucket in sorted(counts):
-        seen += counts[bucket]
-        if seen >= rank:
-            return bucket
-    raise AssertionError("the rank is within the counts")

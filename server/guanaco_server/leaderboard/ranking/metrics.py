@@ -76,6 +76,7 @@ def metrics_of(
 
 def _metrics_of(submission_id: str, aggregate: Aggregate, today: int) -> SubmissionMetrics:
     up, down = aggregate["up"], aggregate["down"]
+    histograms = aggregate.histograms()
     ratio = estimators.proportion(up, up + down)
     length = estimators.mean(aggregate["rated"], aggregate["length.sum"], aggregate["length.sq"])
     return SubmissionMetrics(
@@ -89,12 +90,12 @@ def _metrics_of(submission_id: str, aggregate: Aggregate, today: int) -> Submiss
         conversation_count=aggregate["conversations"],
         mean_conversation_length=length.value if length else None,
         conversation_length=length,
-        median_conversation_length=_median_length(aggregate),
-        ttft_ms_median=_time(aggregate, "ttft", 0.5),
-        ttft_ms_p95=_time(aggregate, "ttft", 0.95),
-        reply_ms_median=_time(aggregate, "reply", 0.5),
-        reply_ms_p95=_time(aggregate, "reply", 0.95),
-        retention=_retention(aggregate, today),
+        median_conversation_length=_median_length(histograms.get("length", {}), aggregate["rated"]),
+        ttft_ms_median=_time(histograms.get("ttft", {}), 0.5),
+        ttft_ms_p95=_time(histograms.get("ttft", {}), 0.95),
+        reply_ms_median=_time(histograms.get("reply", {}), 0.5),
+        reply_ms_p95=_time(histograms.get("reply", {}), 0.95),
+        retention=_retention(histograms, today),
         repetition=estimators.mean(
             aggregate["repetition.n"],
             aggregate["repetition.sum"],
@@ -106,16 +107,15 @@ def _metrics_of(submission_id: str, aggregate: Aggregate, today: int) -> Submiss
     )
 
 
-def _median_length(aggregate: Aggregate) -> Estimate | None:
-    found = estimators.quantile(aggregate.histogram("length"), 0.5)
+def _median_length(counts: Mapping[int, int], rated: int) -> Estimate | None:
+    found = estimators.quantile(counts, 0.5)
     if found is None:
         return None
     value, low, high = found
-    return Estimate(value=value, low=low, high=high, n=aggregate["rated"])
+    return Estimate(value=value, low=low, high=high, n=rated)
 
 
-def _time(aggregate: Aggregate, name: str, share: float) -> Estimate | None:
-    counts = aggregate.histogram(name)
+def _time(counts: Mapping[int, int], share: float) -> Estimate | None:
     found = estimators.quantile(counts, share)
     if found is None:
         return None
@@ -128,11 +128,12 @@ def _time(aggregate: Aggregate, name: str, share: float) -> Estimate | None:
     )
 
 
-def _retention(aggregate: Aggregate, today: int) -> Estimate | None:
+def _retention(histograms: Mapping[str, Mapping[int, int]], today: int) -> Estimate | None:
     """Compute the share of users who returned, of those whose next day is over."""
-    came = {day: count for day, count in aggregate.histogram("came").items() if day + 1 < today}
-    returned = sum(aggregate[f"returned:{day}"] for day in came)
-    return estimators.proportion(returned, sum(came.values()))
+    came = {day: n for day, n in histograms.get("came", {}).items() if day + 1 < today}
+    returned = histograms.get("returned", {})
+    came_back = sum(returned.get(day, 0) for day in came)
+    return estimators.proportion(came_back, sum(came.values()))
 
 
 def _writing_speed(aggregate: Aggregate) -> Estimate | None:

@@ -68,13 +68,24 @@ class VotesByUser:
         for user, submission_id, thumbs_up in votes:
             found[user].append(self._code(submission_id, thumbs_up))
         self._by_user = {user: tuple(sorted(codes)) for user, codes in found.items()}
+        self._replaced: dict[str, CodedVotes] = {}
 
     def replace(self, user: str, votes: Mapping[str, bool]) -> None:
         """Replace all votes of a user by these."""
+        self._replaced.setdefault(user, self._by_user.get(user, ()))
         if votes:
             self._by_user[user] = tuple(sorted(self._code(*vote) for vote in votes.items()))
         else:
             self._by_user.pop(user, None)
+
+    def take_changes(self) -> list[tuple[str, CodedVotes, CodedVotes]]:
+        """Return each user whose votes were replaced since the last call, with the votes before and now."""
+        replaced, self._replaced = self._replaced, {}
+        return [
+            (user, before, now)
+            for user, before in replaced.items()
+            if before != (now := self._by_user.get(user, ()))
+        ]
 
     def index_of(self, submission_id: str) -> int:
         """Return the index of a submission, which is a new one if nobody has voted on it."""
@@ -83,6 +94,10 @@ class VotesByUser:
     def comparing(self) -> list[str]:
         """Return the users whose votes ``comparable`` returns, in that order."""
         return [user for user, votes in self._by_user.items() if len(votes) > 1]
+
+    def comparing_votes(self) -> list[tuple[str, CodedVotes]]:
+        """Return the users whose votes ``comparable`` returns, each with these votes."""
+        return [(user, votes) for user, votes in self._by_user.items() if len(votes) > 1]
 
     def everybody(self) -> list[str]:
         """Return the users whose votes ``everybodys`` returns, in that order."""

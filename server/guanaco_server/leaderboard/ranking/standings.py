@@ -28,7 +28,7 @@ from guanaco_server.leaderboard.counting.aggregate import Aggregate
 from guanaco_server.leaderboard.counting.counter import CountedBatch
 from guanaco_server.leaderboard.counting.votes import VotingWindow, first_votes, window_of
 from guanaco_server.leaderboard.ranking import queries
-from guanaco_server.leaderboard.ranking.bradley_terry import ContinuedFit
+from guanaco_server.leaderboard.ranking.continued_fit import ContinuedFit
 from guanaco_server.leaderboard.ranking.duel_table import NO_DUELS, DuelVotes
 from guanaco_server.leaderboard.ranking.duel_votes import DuelReader
 from guanaco_server.leaderboard.ranking.metrics import MetricValues, metrics_of
@@ -79,7 +79,8 @@ class StandingsPublisher:
 
     def _forget(self) -> None:
         self._is_stale = False
-        self._version = self._read_at = -1
+        self._version = -1
+        self._has_aggregates = False
         self._today = 0
         self._hour = 0
         self._aggregates: defaultdict[str, dict[str, Aggregate]] = defaultdict(dict)
@@ -90,7 +91,7 @@ class StandingsPublisher:
         self._duel_counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._pairs: dict[str, Mapping[tuple[str, str], PairResults]] = {}
         self._duels.forget()
-        self._fits: defaultdict[str, ContinuedFit] = defaultdict(ContinuedFit)
+        self._fits: dict[str, ContinuedFit] = {}
 
     def follow(self, batch: CountedBatch) -> None:
         """Keep what a batch has changed for the next ranking."""
@@ -105,12 +106,12 @@ class StandingsPublisher:
         competitions = await self._competitions.list_all()
         await self._ensure_current()
         changed = await self._read(competitions)
-        revoted = self._take_over()
+        revoted = self._take_over(changed)
         now = self._clock.now()
         today = now.astimezone(UTC).date().toordinal()
         if today != self._today:
             self._today = today
-            changed = {name: set(known) for name, known in self._aggregates.items()}
+            changed.update((name, set(known)) for name, known in self._aggregates.items())
         for competition in competitions:
             if competition.ranking.is_unknown:  # only a newer process can rank it
                 continue
@@ -139,10 +140,10 @@ class StandingsPublisher:
             async with self._database.read() as session:
                 self._version = await counting_queries.version(session)
 
-    def _take_over(self) -> set[str]:
-        """Replace the votes that batches have changed; return the competitions that these are in.
+    def _take_over(self, changed: defaultdict[str, set[str]]) -> set[str]:
+        """Replace the votes and aggregates that batches have changed; return the competitions that the votes are in.
 
-        The votes in memory may be newer than a batch. It is taken over all the same, for those that follow it are too.
+        The memory may be newer than a batch. It is taken over all the same, for those that follow it are too.
         """
         touched: set[str] = set()
         for batch in self._followed:
@@ -150,6 +151,9 @@ class StandingsPublisher:
                 continue
             self._is_stale = self._is_stale or batch.version != self._version + 1
             self._version = batch.version
+            for (competition, submission_id), aggregate in batch.aggregates.items():
+                self._aggregates[competition][submission_id] = aggregate
+                changed[competition].add(submission_id)
             for (competition, user), votes in batch.votes.items():
                 if competition in self._votes:
                     self._votes[competition].replace(user, votes)
@@ -157,15 +161,16 @@ class StandingsPublisher:
         self._followed.clear()
         return touched
 
-    async def _read(self, competitions: list[Competition]) -> dict[str, set[str]]:
-        """Read what has changed since the last time; return these submissions by competition."""
+    async def _read(self, competitions: list[Competition]) -> defaultdict[str, set[str]]:
+        """Read what is not in memory; return the submissions by competition whose aggregates were read."""
         changed: defaultdict[str, set[str]] = defaultdict(set)
         async with self._database.read() as session:
-            for row in await counting_queries.scores_since(session, self._read_at):
-                aggregate = Aggregate.from_json(row.tally)
-                self._aggregates[row.competition][row.submission_id] = aggregate
-                changed[row.competition].add(row.submission_id)
-                self._read_at = max(self._read_at, row.version)
+            if not self._has_aggregates:
+                for row in await counting_queries.all_scores(session):
+                    aggregate = Aggregate.from_json(row.tally)
+                    self._aggregates[row.competition][row.submission_id] = aggregate
+                    changed[row.competition].add(row.submission_id)
+                self._has_aggregates = True
             for one in competitions:
                 if compares_users(one.ranking) and one.id not in self._votes:
                     self._votes[one.id] = VotesByUser(
@@ -191,9 +196,11 @@ class StandingsPublisher:
         shown: dict[str, Shown] = {
             one: (None, None, None, None, text) for one, text in metrics.items()
         }
-        fit: Fit = self._fits[competition.id]
-        if duels.total:
-            fit = duels.fit(votes, votes.comparing())
+        fit: Fit = (
+            duels.fit(votes, votes.comparing())
+            if duels.total
+            else self._fits.setdefault(competition.id, ContinuedFit(votes))
+        )
         for standing in standings(
             competition.ranking, counts, votes.ids, votes.comparable(), fit=fit
         ):
