@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -88,6 +89,65 @@ def test_potentially_slow_key_is_refused_in_a_sentence(key: str) -> None:
 )
 def test_an_expressions_steps_are_reckoned(key: str, work: int) -> None:
     assert compiled(key, False).work == work <= MAX_WORK
+
+
+PIECES = (
+    *"abA0 -_.^$|()*+?{},!=<>#]",
+    *(
+        r"\d",
+        r"\W",
+        r"\b",
+        r"\A",
+        r"\n",
+        r"\x41",
+        r"\0",
+        r"\101",
+        r"\.",
+        r"\N{EM DASH}",
+        "{2}",
+        "{1,3}",
+        "{,2}",
+        "{2,}",
+    ),
+    *(
+        "(?:",
+        "(?i:",
+        "(?-i:",
+        "(?P<n>",
+        "(?#c)",
+        "(?i)",
+        "[a-c]",
+        "[^a]",
+        r"[^\d]",
+        r"[\w-]",
+        "[]a]",
+        "[^]]",
+    ),
+    *("(a|b)", "(ab|ac)", "(foo|bar)", "a{", "*?", "龍"),
+)
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=8), st.text("abA0 -_.{},fo\n\0龍", max_size=20))
+@settings(deadline=None, max_examples=300)
+def test_an_expression_means_what_it_means_to_python(pieces: list[str], text: str) -> None:
+    """Within the repetitions that are allowed; a text of 20 characters reaches none of their ends."""
+    key = "".join(pieces)
+    try:
+        expected = re.compile(key).search(text)
+    except re.error:
+        with pytest.raises(InvalidInput, match=r"it is not a regular expression|not possible here"):
+            compiled(key, True)
+        return
+    try:
+        found = compiled(key, True).compiled.search(text)
+    except InvalidInput:  # it could take too long, or refers back
+        return
+    assert (found and found.regs) == (expected and expected.regs)
+
+
+def test_spaces_that_mean_nothing_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="it is not a regular expression"):
+        compiled("(?x) goose", True)
 
 
 def test_repetition_without_an_end_reaches_fifty_times() -> None:

@@ -1,44 +1,29 @@
-"""Our connection to SQLite over aiosqlite: for which version it is made, and one trip to its thread for a statement."""
+"""Our connection to SQLite over aiosqlite: one trip to its thread for a statement, and no thread that a process waits for."""
 
 from __future__ import annotations
 
-import tomllib
+import sqlite3
+import threading
 from pathlib import Path
 
 import aiosqlite
 import pytest
 
-from guanaco_server.database.sqlite_connection import MADE_FOR, OneTripConnection, connect
-
-ROOT = Path(__file__).parents[2]
-
-
-def test_it_is_made_for_the_aiosqlite_that_is_installed() -> None:
-    """Read aiosqlite's core.py if this fails, then raise MADE_FOR and the bound in pyproject.toml together."""
-    assert aiosqlite.__version__.startswith(f"{MADE_FOR}.")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [
-        requirement
-        for group in (project["dependencies"], *project["optional-dependencies"].values())
-        for requirement in group
-        if requirement.startswith("aiosqlite")
-    ]
-    major, minor = MADE_FOR.split(".")
-    assert wanted == [f"aiosqlite>={MADE_FOR},<{major}.{int(minor) + 1}"]
+from guanaco_server.database.sqlite_connection import connect
 
 
 async def test_a_statement_with_its_rows_is_one_trip(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trips = 0
-    call = OneTripConnection.call
+    execute = aiosqlite.Connection._execute
 
-    async def counted(self: OneTripConnection, work: object) -> object:
+    async def counted(self: aiosqlite.Connection, *work: object) -> object:
         nonlocal trips
         trips += 1
-        return await call(self, work)  # type: ignore[arg-type]
+        return await execute(self, *work)
 
-    monkeypatch.setattr(OneTripConnection, "call", counted)
+    monkeypatch.setattr(aiosqlite.Connection, "_execute", counted)
     connection = await connect(str(tmp_path / "one.db"))
     async with connection.cursor() as cursor:
         await cursor.execute("CREATE TABLE t (n INTEGER)")
@@ -51,4 +36,22 @@ async def test_a_statement_with_its_rows_is_one_trip(
         assert list(await cursor.fetchall()) == [(3,)]
     assert trips == 3
     await connection.rollback()
+    await connection.close()
+
+
+async def test_what_a_statement_fails_with_is_raised(tmp_path: Path) -> None:
+    connection = await connect(str(tmp_path / "one.db"))
+    async with connection.cursor() as cursor:
+        with pytest.raises(sqlite3.OperationalError, match="no such table"):
+            await cursor.execute("SELECT n FROM t")
+        await cursor.execute("SELECT 1")
+        assert await cursor.fetchone() == (1,)
+    await connection.close()
+
+
+async def test_its_thread_keeps_no_process_alive(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    connection = await connect(str(tmp_path / "one.db"))
+    (thread,) = set(threading.enumerate()) - before
+    assert thread.daemon
     await connection.close()

@@ -166,7 +166,7 @@ class Database:
             async with self.engine.connect() as connection:
                 raw = await connection.get_raw_connection()
                 assert raw.driver_connection is not None
-                await raw.driver_connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                await raw.driver_connection.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def direct(self, is_durable: bool = True) -> DirectConnection:
         """Another connection to a PostgreSQL, for the hot path; closed with the others."""

@@ -1,28 +1,67 @@
 """aiosqlite's connection, with one trip to its thread for each statement.
 
 aiosqlite makes a trip for each call: a cursor, the statement, its rows, the cursor's end. On a busy event loop each trip
-back waits for everything else that is ready, so a statement waits four times. Here a statement, with its rows, is one.
+back waits for everything else that is ready, so a statement waits four times. Here a statement, with its rows, is one:
+``execute_fetchall`` is one trip, and SQLite's connection in the thread returns all that there is to know as its rows.
 """
 
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import aiosqlite
 
-MADE_FOR = "0.22"  # the aiosqlite whose ``_execute`` and ``_conn`` are used here; tests/unit/test_sqlite_connection.py
 Rows = deque[Any]
 
 
-class OneTripConnection(aiosqlite.Connection):
-    """The methods of a connection that SQLAlchemy's dialect uses; its thread ends with the process."""
+class Outcome(NamedTuple):
+    """The outcome of a statement."""
 
-    def __init__(self, connector: Callable[[], sqlite3.Connection]) -> None:
-        super().__init__(connector, iter_chunk_size=64)
-        self._thread.daemon = True
+    rows: Rows
+    description: Any
+    rowcount: int
+    lastrowid: int | None
+
+
+@dataclass(frozen=True)
+class Many:
+    """The parameters of a statement that is executed once for each of them."""
+
+    parameters: Iterable[Sequence[Any]]
+
+
+class OutcomeConnection(sqlite3.Connection):
+    """SQLite's connection in the thread of aiosqlite. What it executes is over, and its rows are read, when it returns."""
+
+    def execute(self, sql: str, parameters: Any = (), /) -> Any:
+        cursor = self.cursor()
+        try:
+            if isinstance(parameters, Many):
+                cursor.executemany(sql, parameters.parameters)
+            else:
+                cursor.execute(sql, parameters)
+            rows: Rows = deque(cursor.fetchall() if cursor.description else ())
+            return _Outcomes(Outcome(rows, cursor.description, cursor.rowcount, cursor.lastrowid))
+        finally:
+            cursor.close()
+
+
+class _Outcomes(NamedTuple):
+    """Stands in for a cursor: ``fetchall`` returns the outcome."""
+
+    outcome: Outcome
+
+    def fetchall(self) -> Outcome:
+        return self.outcome
+
+
+class OneTripConnection(aiosqlite.Connection):
+    """The methods of a connection that SQLAlchemy's dialect uses."""
 
     def cursor(self) -> OneTripCursor:  # type: ignore[override]
         return OneTripCursor(self)
@@ -32,9 +71,9 @@ class OneTripConnection(aiosqlite.Connection):
         if self.in_transaction:
             await super().rollback()
 
-    async def call(self, work: Callable[[sqlite3.Connection], Any]) -> Any:
-        """Do some work with the connection in its thread."""
-        return await self._execute(work, self._conn)  # type: ignore[no-untyped-call]
+    async def run(self, sql: str, parameters: Any) -> Outcome:
+        """Execute a statement, and read its rows, in one trip to the thread."""
+        return await self.execute_fetchall(sql, parameters)  # type: ignore[return-value]
 
 
 class OneTripCursor:
@@ -56,10 +95,10 @@ class OneTripCursor:
         await self.close()
 
     async def execute(self, sql: str, parameters: Sequence[Any] = ()) -> OneTripCursor:
-        return await self._run(lambda cursor: cursor.execute(sql, parameters))
+        return await self._run(sql, parameters)
 
     async def executemany(self, sql: str, parameters: Iterable[Sequence[Any]]) -> OneTripCursor:
-        return await self._run(lambda cursor: cursor.executemany(sql, parameters))
+        return await self._run(sql, Many(parameters))
 
     async def fetchone(self) -> Any:
         return self._rows.popleft() if self._rows else None
@@ -78,21 +117,24 @@ class OneTripCursor:
     async def close(self) -> None:
         """Nothing is open: the thread has closed its own cursor."""
 
-    async def _run(self, work: Callable[[sqlite3.Cursor], Any]) -> OneTripCursor:
-        def run(connection: sqlite3.Connection) -> tuple[Any, ...]:
-            cursor = connection.cursor()
-            try:
-                work(cursor)
-                rows: Rows = deque(cursor.fetchall() if cursor.description else ())
-                return rows, cursor.description, cursor.rowcount, cursor.lastrowid
-            finally:
-                cursor.close()
-
-        told = await self._connection.call(run)
-        self._rows, self.description, self.rowcount, self.lastrowid = told
+    async def _run(self, sql: str, parameters: Any) -> OneTripCursor:
+        outcome = await self._connection.run(sql, parameters)
+        self._rows, self.description, self.rowcount, self.lastrowid = outcome
         return self
 
 
 def connect(database: str, **options: Any) -> OneTripConnection:
-    """Connect as ``sqlite3.connect`` does, when it is awaited."""
-    return OneTripConnection(lambda: sqlite3.connect(database, **options))
+    """Connect as ``sqlite3.connect`` does, when it is awaited. Its thread ends with the process."""
+    made: list[OneTripConnection] = []
+
+    def make() -> None:
+        made.append(OneTripConnection(open_file, iter_chunk_size=64))
+
+    def open_file() -> sqlite3.Connection:
+        return sqlite3.connect(database, factory=OutcomeConnection, **options)
+
+    # A thread takes over from the thread that makes it whether a process ends without it.
+    maker = threading.Thread(target=make, daemon=True)
+    maker.start()
+    maker.join()
+    return made[0]

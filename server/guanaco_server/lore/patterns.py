@@ -4,6 +4,9 @@ Python's engine backtracks, so what an expression may cost is reckoned before it
 can take from one place of a text. What could take more than MAX_WORK is refused. ``*``, ``+`` and ``{n,}`` reach MAX_REACH
 repetitions at most, which is what makes the number finite. Backreferences and looking around are refused.
 
+The expression is read here, and written again with its repetitions bounded; Python compiles what was written. So no step is
+taken that was not counted: what is read otherwise than Python would read it is not what is compiled.
+
 Compiling has a cost of its own: Python walks through every character that a set names, and through 65,536 places for a set
 with one beyond Latin-1. ``making`` counts these; `[\u0100-\uffff]` forty times would take 0.6 s for one key.
 
@@ -15,11 +18,12 @@ from __future__ import annotations
 import re
 import sys
 import threading
+import unicodedata
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from re import _compiler, _constants, _parser  # type: ignore[attr-defined]
-from typing import Any
+from functools import lru_cache
+from typing import NamedTuple
 
 from guanaco.errors import InvalidInput
 
@@ -32,8 +36,19 @@ BYTES_BESIDES = 400  # of a kept key
 SLASHED = re.compile(r"/(.*)/([a-z]*)", re.DOTALL)
 FLAGS = {"i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL}
 IGNORED_FLAGS = "gu"
-ONE_CHARACTER = (_constants.LITERAL, _constants.NOT_LITERAL, _constants.ANY)
-REPEATS = (_constants.MAX_REPEAT, _constants.MIN_REPEAT)
+
+NUMBERED = r"x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}"
+ESCAPE = re.compile(
+    rf"\\(?:({NUMBERED}|0[0-7]{{0,2}}|[0-3][0-7]{{2}})|N\{{[^}}]+\}}|[^0-9xuUN])", re.DOTALL
+)
+SET_MEMBER = re.compile(rf"\\(?:{NUMBERED}|[0-7]{{1,3}}|N\{{[^}}]+\}}|[^0-9xuUN])|[^\\]", re.DOTALL)
+REPEAT = re.compile(r"([*+?]|\{(?!\})([0-9]*)(,?)([0-9]*)\})([?+]?)")
+COMMENT = re.compile(r"\(\?#[^)]*\)")
+FLAGS_FOR_ALL = re.compile(r"(?:\(\?[aimsu]+\))*")
+GROUP = re.compile(r"\((?!\?)|\(\?(?:P<[^>]+>|[aimsu]*(?:-[ims]+)?:)")
+REFERS = re.compile(r"\(\?(?:[=!>(]|<[=!]|P=)|\\[1-9]")
+PLACES = {*"^$", r"\A", r"\Z", r"\b", r"\B"}
+CLASSES = {r"\d", r"\D", r"\s", r"\S", r"\w", r"\W"}
 
 
 @dataclass(frozen=True)
@@ -107,94 +122,228 @@ def _compiled(key: str, is_case_sensitive: bool) -> Pattern:
             raise _refused(key, f"there is no flag {letter!r}")
         flags |= int(FLAGS.get(letter, 0))
     try:
-        tree = _parser.parse(expression, flags)
-        cost = _of_all(_capped(tree))
+        bounded, cost = _Reader(expression).read()
         if cost.work > MAX_WORK:
             raise _refused(key, "it could take too long: it repeats or chooses too often")
-        if (making := _making(tree)) > MAX_MAKING:
+        if cost.making > MAX_MAKING:
             raise _refused(key, "its sets name too many characters")
-        return Pattern(_compiler.compile(tree), max(1, cost.work), making)
-    except (re.error, OverflowError, RecursionError, Warning) as error:
+        return Pattern(re.compile(bounded, flags), max(1, cost.work), cost.making)
+    except (re.error, ValueError, OverflowError, RecursionError, Warning, _Malformed) as error:
         raise _refused(key, f"it is not a regular expression ({error})") from None
     except _Unsupported as error:
         raise _refused(key, str(error)) from None
-
-
-@dataclass(frozen=True)
-class _Cost:
-    """``paths`` is in how many ways a part can match from one place, ``work`` the steps of trying them all."""
-
-    work: int
-    paths: int
 
 
 class _Unsupported(Exception):
     pass
 
 
-def _capped(tree: Any) -> Any:
-    """The tree, in which no repetition is without an end. It is changed in place."""
-    for place, (kind, about) in enumerate(tree):
-        if kind in REPEATS:
-            least, most, inner = about
-            if least > MAX_REACH or (most is not _constants.MAXREPEAT and most > MAX_REACH):
-                raise _Unsupported(f"it repeats more than {MAX_REACH} times")
-            tree[place] = (kind, (least, min(int(most), MAX_REACH), _capped(inner)))
-        elif kind is _constants.SUBPATTERN:
-            _capped(about[-1])
-        elif kind is _constants.BRANCH:
-            for branch in about[1]:
-                _capped(branch)
-    return tree
+class _Malformed(Exception):
+    pass
 
 
-def _making(tree: Any) -> int:
-    """Count the characters that the sets of a tree name."""
-    total = 0
-    for kind, about in tree:
-        if kind is _constants.IN:
-            total += MAKING_OF_SET + sum(map(_named, about))
-        elif kind in REPEATS or kind is _constants.SUBPATTERN:
-            total += _making(about[-1])
-        elif kind is _constants.BRANCH:
-            total += sum(map(_making, about[1]))
-    return total
+class _Cost(NamedTuple):
+    """``paths`` is in how many ways a part can match from one place, ``work`` the steps of trying them all.
+
+    ``making`` is the number of characters that its sets name.
+    """
+
+    work: int
+    paths: int
+    making: int = 0
 
 
-def _named(member: tuple[Any, Any]) -> int:
-    kind, about = member
-    return int(about[1] - about[0] + 1) if kind is _constants.RANGE else 1
+ONE_STEP = _Cost(1, 1)
 
 
-def _of_all(parts: Iterable[tuple[Any, Any]]) -> _Cost:
+class _Part(NamedTuple):
+    """A part of an expression as it is compiled. ``members`` are the characters or classes of which it matches one."""
+
+    text: str
+    cost: _Cost
+    members: tuple[str, ...] = ()
+    is_place: bool = False
+    is_repeat: bool = False
+    is_group: bool = False
+
+
+class _Reader:
+    """Reads an expression from left to right."""
+
+    def __init__(self, expression: str) -> None:
+        self._text = expression
+        self._at = 0
+
+    def read(self) -> tuple[str, _Cost]:
+        flags = self._take(FLAGS_FOR_ALL)
+        text, cost = self._choices()
+        if self._at < len(self._text):
+            raise _Malformed("a parenthesis too many is closed")
+        return (flags[0] if flags else "") + text, cost
+
+    def _choices(self) -> tuple[str, _Cost]:
+        choices = [self._sequence()]
+        while self._takes("|"):
+            choices.append(self._sequence())
+        text = "|".join("".join(part.text for part in choice) for choice in choices)
+        return text, _of_choices(choices)
+
+    def _sequence(self) -> list[_Part]:
+        parts: list[_Part] = []
+        while self._at < len(self._text):
+            character = self._text[self._at]
+            if character in "|)":
+                break
+            if character in "*+?{" and (repeat := self._take(REPEAT)):
+                if not parts or parts[-1].is_place or parts[-1].is_repeat:
+                    raise _Malformed("there is nothing to repeat")
+                parts[-1] = _repeated(parts[-1], repeat)
+            elif character != "(" or not self._take(COMMENT):
+                parts.append(self._part(character))
+        return parts
+
+    def _part(self, character: str) -> _Part:
+        if character == "(":
+            return self._group()
+        if character == "\\":
+            return self._escape()
+        self._at += 1
+        if character == "[":
+            return self._set()
+        if character == ".":
+            return _Part(character, ONE_STEP)
+        return _one(rf"\{character}" if character == "{" else character)
+
+    def _group(self) -> _Part:
+        if not (opened := self._take(GROUP)):
+            raise self._unread()
+        text, cost = self._choices()
+        if not self._takes(")"):
+            raise _Malformed("a parenthesis is not closed")
+        return _Part(f"{opened[0]}{text})", cost, is_group=True)
+
+    def _escape(self) -> _Part:
+        if not (escape := self._take(ESCAPE)):
+            raise self._unread()
+        if numbered := escape[1]:
+            number = int(numbered[1:], 16) if numbered[0] in "xuU" else int(numbered, 8)
+            return _one(re.escape(chr(number)))
+        return _one(escape[0])
+
+    def _set(self) -> _Part:
+        begin, is_negated = self._at - 1, self._takes("^")
+        named: dict[str, int] = {}
+        while not (named and self._takes("]")):
+            first = last = self._member()
+            if self._text.startswith("-", self._at) and not self._text.startswith("-]", self._at):
+                self._at += 1
+                last = self._member()
+            range_of = max(1, _code(last) - _code(first) + 1)
+            named[first if first is last else f"{first}-{last}"] = range_of
+        text, members = self._text[begin : self._at], tuple(named)
+        is_character = len(members) == 1 and members[0] not in CLASSES and named[members[0]] == 1
+        making = 0 if is_character else MAKING_OF_SET + sum(named.values())
+        if is_negated:
+            steps = 1 if is_character else 1 + len(members)
+            return _Part(text, _Cost(steps, 1, making))
+        return _Part(text, _Cost(len(members), 1, making), members)
+
+    def _member(self) -> str:
+        if not (member := self._take(SET_MEMBER)):
+            raise _Malformed("a set does not end")
+        return member[0]
+
+    def _unread(self) -> Exception:
+        if REFERS.match(self._text, self._at):
+            return _Unsupported("it refers back or looks around, which is not possible here")
+        return _Malformed(f"it has the unknown sign {self._text[self._at : self._at + 3]}")
+
+    def _take(self, expected: re.Pattern[str]) -> re.Match[str] | None:
+        if found := expected.match(self._text, self._at):
+            self._at = found.end()
+        return found
+
+    def _takes(self, expected: str) -> bool:
+        is_there = self._text.startswith(expected, self._at)
+        self._at += len(expected) * is_there
+        return is_there
+
+
+@lru_cache(maxsize=1024)
+def _one(text: str) -> _Part:
+    """A character, a class, or a place between characters."""
+    if text in PLACES:
+        return _Part(text, ONE_STEP, is_place=True)
+    return _Part(text, _Cost(1, 1, MAKING_OF_SET + 1) if text in CLASSES else ONE_STEP, (text,))
+
+
+def _code(member: str) -> int:
+    """Return the number of a set's character, or one near it."""
+    if not member.startswith("\\"):
+        return ord(member)
+    if member[1] in "xuU":
+        return int(member[2:], 16)
+    if member[1] == "N":
+        try:
+            return ord(unicodedata.lookup(member[3:-1]))
+        except (KeyError, TypeError):
+            raise _Malformed(f"there is no character {member}") from None
+    return int(member[1:], 8) if member[1].isdigit() else ord(member[1])
+
+
+def _repeated(part: _Part, repeat: re.Match[str]) -> _Part:
+    if repeat[5] == "+":
+        raise _Unsupported("it repeats without giving back, which is not possible here")
+    least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(repeat[1], (-1, None))
+    if least < 0:
+        least = int(repeat[2] or 0)
+        most = (int(repeat[4]) if repeat[4] else None) if repeat[3] else least
+    if least > MAX_REACH or (most is not None and most > MAX_REACH):
+        raise _Unsupported(f"it repeats more than {MAX_REACH} times")
+    most = MAX_REACH if most is None else most
+    if most < least:
+        raise _Malformed("it repeats at most fewer times than at least")
+    text = f"{part.text}{{{least},{most}}}{repeat[5]}"
+    return _Part(text, _of_repeat(least, most, part.cost), is_repeat=True)
+
+
+def _of_all(parts: Iterable[_Part]) -> _Cost:
     """Return what follows a part is tried after each of its paths."""
-    work, paths = 0, 1
+    work, paths, making = 0, 1, 0
     for part in parts:
-        cost = _of(*part)
+        cost = part.cost
         work, paths = _bounded(work + paths * cost.work), _bounded(paths * cost.paths)
-    return _Cost(work, paths)
+        making += cost.making
+    return _Cost(work, paths, making)
 
 
-def _of(kind: Any, about: Any) -> _Cost:
-    if kind is _constants.IN:
-        return _Cost(max(1, len(about)), 1)  # its members are compared one after another
-    if kind in ONE_CHARACTER or kind is _constants.AT:
-        return _Cost(1, 1)
-    if kind is _constants.SUBPATTERN:
-        return _of_all(about[-1])
-    if kind is _constants.BRANCH:
-        costs = [_of_all(branch) for branch in about[1]]
-        return _Cost(1 + sum(one.work for one in costs), sum(one.paths for one in costs))
-    if kind in REPEATS:
-        least, most, inner = about
-        return _of_repeat(least, most, _of_all(inner))
-    raise _Unsupported("it refers back or looks around, which is not possible here")
+def _of_choices(choices: Sequence[Sequence[_Part]]) -> _Cost:
+    """Reckon as Python does it: what all choices begin with is tried once, and single characters are one set."""
+    if len(choices) == 1:
+        return _of_all(choices[0])
+    shared = 0
+    while len({choice[shared] if shared < len(choice) else None for choice in choices}) == 1:
+        first = choices[0][shared : shared + 1]
+        if not first or first[0].is_group or first[0].is_repeat:
+            break
+        shared += 1
+    begin, rests = choices[0][:shared], [choice[shared:] for choice in choices]
+    costs = [_of_all(rest) for rest in rests]
+    making = sum(one.making for one in costs)
+    if all(len(rest) == 1 and rest[0].members for rest in rests):
+        members = {member for rest in rests for member in rest[0].members}
+        making = MAKING_OF_SET + sum(max(1, one.making - MAKING_OF_SET) for one in costs)
+        one_set = _Cost(len(members), 1, making)
+        return _of_all([*begin, _Part("", one_set)])
+    work = _bounded(1 + sum(one.work for one in costs))
+    paths = _bounded(sum(one.paths for one in costs))
+    return _of_all([*begin, _Part("", _Cost(work, paths, making))])
 
 
 def _of_repeat(least: int, most: int, inner: _Cost) -> _Cost:
     ways = list(_powers(inner.paths, most))
     work = 1 + max(1, inner.work) * sum(ways[:most])
-    return _Cost(_bounded(work), _bounded(sum(ways[least:])))
+    return _Cost(_bounded(work), _bounded(sum(ways[least:])), inner.making)
 
 
 def _powers(paths: int, most: int) -> Iterator[int]:
