@@ -82,6 +82,12 @@ class Hottest(Hot):
     changes = {**Hot.changes, "hot_engines": 2}
 
 
+class Forgetful(Hot):
+    """A world whose servers keep no weights while they sleep on a GPU."""
+
+    changes = {**Hot.changes, "sleep_memory_bytes": 0}
+
+
 class Cold(Hot):
     """A world that keeps none."""
 
@@ -147,6 +153,54 @@ async def test_its_own_hot_server_needs_no_swap(database: Database, tmp_path: Pa
     await wake(world, FIRST)
     assert world.deployments.replicas(FIRST) == (endpoint,)
     assert (world.cluster.starts, world.model_server.swaps) == ([], [])
+
+
+@pytest.mark.parametrize(("kind", "level"), [(Hot, 1), (Forgetful, 2)])
+async def test_hot_server_on_a_gpu_sleeps_until_a_swap(
+    database: Database, tmp_path: Path, kind: type[Hot], level: int
+) -> None:
+    world = kind(database)
+    world.model_server.has_sleep_levels = True
+    endpoint = await one_asleep_one_hot(world, tmp_path)
+    assert world.model_server.asleep[endpoint] == level
+    for submission_id in (FIRST, SECOND):
+        await wake(world, submission_id)
+        assert world.deployments.replicas(submission_id) == (endpoint,)
+        assert endpoint not in world.model_server.asleep
+        assert world.model_server.artifacts[endpoint] == KEYS[submission_id]
+        await world.deployments.put_to_sleep(submission_id, world.clock.now())
+        await world.reconciler.reconcile()
+        assert world.model_server.asleep[endpoint] == level
+    world.restart()
+    await world.reconciler.reconcile()
+    assert world.model_server.asleep[endpoint] == level
+    assert world.cluster.starts == []
+
+
+async def test_a_server_without_sleep_levels_waits_as_it_is(
+    database: Database, tmp_path: Path
+) -> None:
+    world = Hot(database)
+    endpoint = await one_asleep_one_hot(world, tmp_path)
+    world.model_server.has_sleep_levels = True
+    await world.reconciler.reconcile()
+    assert world.model_server.asleep == {}, "it is not asked again"
+    await wake(world, FIRST)
+    assert world.deployments.replicas(FIRST) == (endpoint,)
+    assert world.model_server.swaps == []
+
+
+async def test_a_new_submission_wakes_the_server_that_it_joins(
+    database: Database, tmp_path: Path
+) -> None:
+    """Its artifact is the one that the sleeping server keeps."""
+    world = Hot(database)
+    world.model_server.has_sleep_levels = True
+    endpoint = await one_asleep_one_hot(world, tmp_path)
+    await world.deployments.wish(replace(world.deployment(SECOND), artifact_key=KEYS[FIRST], run=2))
+    taken, found = await take(world)
+    assert (taken.server_key, found) == (FIRST, endpoint)
+    assert endpoint not in world.model_server.asleep
 
 
 async def test_its_own_server_is_taken_before_another_one(
@@ -546,7 +600,7 @@ async def test_a_kept_server_that_helps_nobody_is_stopped(
 ) -> None:
     world = Hot(database)
     if why == "memory":
-        compute = replace(world.adapters.compute, has_memory=lambda: False)
+        compute = replace(world.adapters.compute, has_memory=lambda _: False)
         world.adapters = replace(world.adapters, compute=compute)
         world.restart()
     config = {**LLAMA, "tie_word_embeddings": why == "shape"}

@@ -13,10 +13,14 @@ import pytest
 from guanaco.submissions import GenerationParams
 from guanaco_server.deployments import upstream
 from guanaco_server.deployments.model_server import (
+    CannotSleep,
     Chunk,
     Generation,
     ModelServerFault,
     NotANumber,
+    ServerBusy,
+    SleepLevel,
+    SleepOrder,
 )
 from guanaco_server.deployments.vllm_protocol import StreamReader
 from guanaco_server.deployments.vllm_server import VllmServer
@@ -304,6 +308,28 @@ async def test_health_page_names_what_is_held_and_is_bounded() -> None:
     held *= 2_000
     async with serving(health) as (vllm, endpoint):
         assert not await vllm.is_healthy(endpoint)
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [(409, CannotSleep), (404, CannotSleep), (503, ServerBusy), (500, ModelServerFault)],
+)
+async def test_server_that_does_not_sleep_says_why(
+    status: int, error: type[ModelServerFault]
+) -> None:
+    asked: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return httpx.Response(status, json={"error": {"message": "No."}})
+
+    order = SleepOrder(SleepLevel.KEEPS_WEIGHTS, "secret")
+    async with serving(answer) as (vllm, endpoint):
+        with pytest.raises(ModelServerFault) as caught:
+            await vllm.sleep(endpoint, order)
+    assert type(caught.value) is error
+    assert json.loads(asked[0].content) == {"level": 1, "drain_s": 5.0}
+    assert asked[0].headers["authorization"] == "Bearer secret"
 
 
 @pytest.mark.parametrize("is_apart", [False, True])

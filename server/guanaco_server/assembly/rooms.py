@@ -358,6 +358,7 @@ def build_rooms(
         clock,
         compute,
         deployments=deployments.service,
+        sleeping=deployments.sleeping,
         admit=scaling.admission.step,
         start_ahead=scaling.ahead.step,
         give_up=pipeline.give_up,

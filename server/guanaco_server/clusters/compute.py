@@ -18,8 +18,8 @@ class Compute:
 
     ``python`` is the interpreter that has vLLM and the serializer there, ``cache_dir`` the folder in which a model
     server's machine keeps artifacts. ``regions`` names the clusters, where there are several. With
-    ``shares_addresses`` one address stands for all replicas of a deployment. ``has_memory`` tells whether servers that nobody
-    uses may stay.
+    ``shares_addresses`` one address stands for all replicas of a deployment. ``has_memory`` tells whether
+    servers that nobody uses may stay, beside what takes the given bytes.
     """
 
     cluster: Cluster
@@ -28,7 +28,7 @@ class Compute:
     cache_dir: Path
     regions: frozenset[str]
     shares_addresses: bool
-    has_memory: Callable[[], bool] = lambda: True
+    has_memory: Callable[[int], bool] = lambda _: True
 
     def redacted(self, redaction: Redaction) -> Compute:
         """The same, where whatever jobs and model servers say is cleaned first."""

@@ -9,14 +9,18 @@ from dataclasses import dataclass
 from guanaco_server.deployments.model_server import (
     Candidate,
     Candidates,
+    CannotSleep,
     Chunk,
     GeneratedToken,
     Generation,
     HoldsAnotherModel,
     ModelServerFault,
     ServerLoad,
+    SleepLevel,
+    SleepOrder,
     SwapOrder,
 )
+from guanaco_server.formats.control import ASLEEP
 
 Rewards = Callable[[str], tuple[float, ...]]
 
@@ -51,6 +55,8 @@ class MemoryModelServer:
         self.artifacts: dict[str, str] = {}
         self.swaps: list[tuple[str, SwapOrder]] = []
         self.swap_fault: ModelServerFault | None = None
+        self.has_sleep_levels = False
+        self.asleep: dict[str, SleepLevel] = {}
         self.adapters: dict[str, set[str]] = {}
         self.adapter_fault: ModelServerFault | None = None
         self.classified: list[tuple[str, tuple[str, ...]]] = []
@@ -60,7 +66,7 @@ class MemoryModelServer:
         return endpoint not in self.unhealthy
 
     async def held_artifact(self, endpoint: str) -> str | None:
-        return self.artifacts.get(endpoint)
+        return ASLEEP if endpoint in self.asleep else self.artifacts.get(endpoint)
 
     async def held_adapters(self, endpoint: str) -> frozenset[str] | None:
         return frozenset(self.adapters.get(endpoint, ()))
@@ -80,6 +86,12 @@ class MemoryModelServer:
         if self.swap_fault is not None:
             raise self.swap_fault
         self.artifacts[endpoint] = _key_of(order)
+        self.asleep.pop(endpoint, None)
+
+    async def sleep(self, endpoint: str, order: SleepOrder) -> None:
+        if not self.has_sleep_levels:
+            raise CannotSleep("Its engine cannot sleep: only one on a GPU can.")
+        self.asleep[endpoint] = order.level
 
     async def generate(self, endpoint: str, generation: Generation) -> AsyncGenerator[Chunk, None]:
         self.generations.append(generation)
@@ -87,7 +99,7 @@ class MemoryModelServer:
         if endpoint in self.unhealthy:
             raise ModelServerFault("The model server cannot be reached.")
         expected = generation.model.partition("#")[2]
-        if self.artifacts.get(endpoint, expected) != expected:
+        if endpoint in self.asleep or self.artifacts.get(endpoint, expected) != expected:
             raise HoldsAnotherModel("The model server holds another model.")
         try:
             if endpoint in self.silent:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from hashlib import blake2b
 from typing import Protocol
 
@@ -140,6 +141,26 @@ class ServerBusy(ModelServerFault):
     """The server has not changed its model, for it still answers with the one that it has."""
 
 
+class CannotSleep(ModelServerFault):
+    """The server has no levels of sleep: its engine is on no GPU."""
+
+
+class SleepLevel(IntEnum):
+    """vLLM's levels of sleep, both of which leave the GPU's memory."""
+
+    KEEPS_WEIGHTS = 1  # in the machine's memory
+    KEEPS_NOTHING = 2
+
+
+@dataclass(frozen=True)
+class SleepOrder:
+    """How deep a model server is to sleep, and how long its open replies may take before."""
+
+    level: SleepLevel
+    token: str = field(repr=False)
+    drain_s: float = 5.0
+
+
 @dataclass(frozen=True)
 class SwapOrder:
     """The artifact that a model server is to hold, and the secrets for it."""
@@ -154,11 +175,18 @@ class ModelServer(Protocol):
     async def is_healthy(self, endpoint: str) -> bool: ...
 
     async def held_artifact(self, endpoint: str) -> str | None:
-        """Return the key of the artifact that the server holds; None if it cannot say, and was given no other since its start."""
+        """Return the key of the artifact that the server holds, or ``ASLEEP``; None if it cannot say, and was given no other since its start."""
         ...
 
     async def swap(self, endpoint: str, order: SwapOrder) -> None:
         """Have the server take another artifact's weights. ServerBusy while its replies are not complete; after any other ModelServerFault it must be replaced."""
+        ...
+
+    async def sleep(self, endpoint: str, order: SleepOrder) -> None:
+        """Have the server leave its GPU's memory, until a swap wakes it, to its own artifact too.
+
+        CannotSleep where it has no levels, and ServerBusy while its replies are not complete; nothing has changed then.
+        """
         ...
 
     async def held_adapters(self, endpoint: str) -> frozenset[str] | None:

@@ -10,6 +10,7 @@ Every second, or at once when woken, and only while it leads (with nothing wishe
   restart of the deployment, which is not given up for it; one that never gets ready is started ever more rarely;
 - a deployment whose replicas, or whose regions, are not what they should be is applied again;
 - a server that runs with nobody wishing for it is stopped, and so is that of a deployment that sleeps;
+- a server on a GPU that is kept while its deployments sleep leaves the GPU's memory (``sleeping.py``);
 - a server may be started ahead of demand, by ``scaling/spares.py``.
 A deployment that is still ``starting`` belongs to its pipeline stage and is left alone, and so is one that is
 ``draining``: its rollout stops it. Deployments that share an engine are handled together: one of them leads, and acts for all. Each engine is handled in a task of its own, which the loop never waits for: while one is being worked on, the others go on. Actions on one
@@ -36,6 +37,7 @@ from guanaco_server.deployments.deployment import PUBLISHED, Deployment
 from guanaco_server.deployments.health import DeploymentHealth, HangDetector, ServerState
 from guanaco_server.deployments.model_server import ModelServerFault, ServerBusy
 from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.deployments.sleeping import SleepingServers
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import DeploymentRow, EngineRow, Phase
 from guanaco_server.runtime.background import Background
@@ -68,6 +70,7 @@ class Reconciler:
     def __init__(
         self,
         deployments: DeploymentService,
+        sleeping: SleepingServers,
         cluster: Cluster,
         clock: Clock,
         give_up: GiveUp,
@@ -86,6 +89,7 @@ class Reconciler:
         A deployment outside ``regions`` is moved; no regions, no moves.
         """
         self._deployments = deployments
+        self._sleeping = sleeping
         self._cluster = cluster
         self._clock = clock
         self._give_up = give_up
@@ -176,6 +180,7 @@ class Reconciler:
             pace.forget_all_but(wished.union(running))
         ids = {row.submission_id for row in rows}
         self._hangs.forget_all_but(ids)
+        self._sleeping.forget_all_but({row.server_key for row in rows})
         self._problems = {name: said for name, said in self._problems.items() if name in ids}
 
     def _see_to_spare(self, name: str, engine: EngineRow, *, is_running: bool) -> None:
@@ -268,6 +273,7 @@ class Reconciler:
             for row in users:
                 if row.is_understood and row.phase in WITHOUT_SERVER:
                     await self._keep_stopped(row, running)
+            await self._rest(users, running)
         except OUT_OF_REACH as error:
             logger.warning("%s cannot be seen to, trying again: %s", users[0].submission_id, error)
 
@@ -304,6 +310,15 @@ class Reconciler:
             and await self._deployments.stop_if_unused(row)
         ):
             logger.info("stopped the server of %s: it is %s", row.submission_id, row.phase)
+
+    async def _rest(self, users: list[DeploymentRow], running: list[str]) -> None:
+        """Let a server sleep that is kept although all of its deployments do."""
+        engine = users[0].server_key
+        name = deployment_name(engine)
+        if name not in running or any(row.phase is not Phase.SLEEPING for row in users):
+            self._sleeping.forget(engine)
+        elif name not in self._surplus:
+            await self._sleeping.settle(users)
 
     async def _tend(self, row: DeploymentRow, others: list[DeploymentRow]) -> DeploymentHealth:
         """Bring the engine to what it should be, for the deployment that leads and the others that use it."""

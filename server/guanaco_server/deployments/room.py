@@ -14,6 +14,7 @@ from guanaco_server.deployments.model_server import ModelServer
 from guanaco_server.deployments.overview import DeploymentOverview
 from guanaco_server.deployments.reconciler import GiveUp, Reconciler
 from guanaco_server.deployments.service import DeploymentService, HasOlderGateway, KeptServers
+from guanaco_server.deployments.sleeping import SleepingServers
 from guanaco_server.deployments.specs import AdapterLimits, EngineOptions
 from guanaco_server.deployments.swaps import IdleServers, SwapShapes
 from guanaco_server.deployments.takeover import Takeover
@@ -27,6 +28,7 @@ class DeploymentsRoom:
     versions: VersionsBeside
     overview: DeploymentOverview
     idle: IdleServers
+    sleeping: SleepingServers
     takeover: Takeover
 
 
@@ -72,6 +74,13 @@ def build_deployments(
         VersionsBeside(database, clock, model_server, service),
         DeploymentOverview(database, model_server),
         idle,
+        SleepingServers(
+            compute.cluster,
+            service,
+            idle,
+            settings.sleep_memory_bytes,
+            compute.has_memory,
+        ),
         Takeover(service, idle),
     )
 
@@ -82,6 +91,7 @@ def build_reconciler(
     compute: Compute,
     *,
     deployments: DeploymentService,
+    sleeping: SleepingServers,
     admit: Callable[[], Awaitable[frozenset[str]]],
     start_ahead: Callable[[], Awaitable[None]],
     give_up: GiveUp,
@@ -91,6 +101,7 @@ def build_reconciler(
     room to deployments that wait for it and returns the servers that are to stop, ``start_ahead`` starts one before it is asked for, ``give_up`` is called for a server that keeps dying."""
     return Reconciler(
         deployments,
+        sleeping,
         compute.cluster,
         clock,
         give_up,

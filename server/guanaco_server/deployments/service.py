@@ -30,9 +30,12 @@ from guanaco_server.deployments.adapters import AdapterPlaces
 from guanaco_server.deployments.deployment import PUBLISHED, Deployment
 from guanaco_server.deployments.health import DeploymentHealth, await_order, look
 from guanaco_server.deployments.model_server import (
+    CannotSleep,
     ModelServer,
     ModelServerFault,
     ServerBusy,
+    SleepLevel,
+    SleepOrder,
     SwapOrder,
 )
 from guanaco_server.deployments.specs import (
@@ -45,7 +48,7 @@ from guanaco_server.deployments.specs import (
 from guanaco_server.deployments.tables import DeploymentRow, EngineRow, Phase, SpareServer
 from guanaco_server.deployments.versions import beside, is_beside, served_model
 from guanaco_server.engine.artifact_source import URLS_VARIABLE
-from guanaco_server.formats.control import TOKEN_VARIABLE
+from guanaco_server.formats.control import ASLEEP, TOKEN_VARIABLE
 from guanaco_server.runtime.clock import Clock
 
 RENEW_S = 1_200  # a third of the shortest life that a presigned URL has
@@ -431,6 +434,32 @@ class DeploymentService:
         except ModelServerFault:
             return False  # the next look tells whether it answers
         return any(one not in (None, row.held_key) for one in held)
+
+    async def is_asleep(self, endpoints: Sequence[str]) -> bool:
+        """Return whether one of these servers has left its GPU's memory."""
+        try:
+            held = [await self._model_server.held_artifact(endpoint) for endpoint in endpoints]
+        except ModelServerFault:
+            return False
+        return ASLEEP in held
+
+    async def sleep(self, engine: str, endpoint: str, level: SleepLevel) -> None:
+        """Have the server of deployments that all sleep leave its GPU's memory. ServerBusy if one was woken meanwhile; CannotSleep without control routes."""
+        async with self._locks[deployment_name(engine)]:
+            async with self._database.read() as session:
+                row = await session.get(EngineRow, engine)
+                users = await queries.of_engine(session, engine)
+            if not users or any(user.phase is not Phase.SLEEPING for user in users):
+                raise ServerBusy("Another deployment uses the server by now.")
+            if row is None or row.token is None:
+                raise CannotSleep("The server was started without control routes.")
+            order = self._model_server.sleep(endpoint, SleepOrder(level, row.token))
+            await await_order(order, lambda: self.look(engine))
+
+    async def weights_bytes(self, deployment: Deployment) -> int:
+        """Return the size of the tensors that its server holds; 0 where the artifact is gone."""
+        manifest = await self._store.find(deployment.held_key)
+        return manifest.tensors_bytes if manifest else 0
 
     async def swap(self, row: DeploymentRow, endpoint: str) -> None:
         """Have the server take the deployment's artifact. ServerBusy if it has to be asked again; after any other ModelServerFault it must be replaced."""

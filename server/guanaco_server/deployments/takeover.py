@@ -41,13 +41,14 @@ class Takeover:
     async def swap(self, deployment: Deployment) -> str | None:
         """Have the deployment's server take its artifact and return the endpoint; None where a server must be started.
 
-        A server that runs and cannot be swapped is stopped first. One that was not taken over may have other arguments, and is replaced.
+        A server that runs and cannot be swapped is stopped first. One that was not taken over may have other arguments, and is replaced, unless it sleeps on its GPU.
         """
         row = await self._deployments.find(deployment.submission_id)
         seen = await self._deployments.look(deployment.server_key)
         if row is None or row.run != deployment.run or seen.state is not ServerState.HEALTHY:
             return None
-        if not await self._deployments.has_taken_over(row):
+        is_asleep = await self._deployments.is_asleep(seen.endpoints)
+        if not is_asleep and not await self._deployments.has_taken_over(row):
             return None
         if not await self._deployments.holds_another(row, seen.endpoints):
             return None

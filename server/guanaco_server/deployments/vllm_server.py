@@ -13,11 +13,13 @@ import msgspec
 from guanaco_server.deployments.model_server import (
     AdapterRefused,
     Candidates,
+    CannotSleep,
     Chunk,
     Generation,
     ModelServerFault,
     ServerBusy,
     ServerLoad,
+    SleepOrder,
     SwapOrder,
 )
 from guanaco_server.deployments.upstream import Upstream, UpstreamError
@@ -38,6 +40,7 @@ from guanaco_server.formats.control import (
     ADAPTERS_HEADER,
     ADAPTERS_PATH,
     ARTIFACT_HEADER,
+    SLEEP_PATH,
     SWAP_PATH,
 )
 
@@ -45,6 +48,7 @@ COMPLETIONS = "/v1/completions"
 CONNECT_TIMEOUT_S = 5.0
 HEALTH_TIMEOUT_S = 3.0  # vLLM answers in milliseconds unless it hangs
 SWAP_TIMEOUT_S = 600.0  # for reading the weights
+SLEEP_TIMEOUT_S = 120.0  # for copying the weights into the machine's memory
 ADAPTER_TIMEOUT_S = 120.0  # an adapter has megabytes
 MAX_ANSWER_BYTES = 16 * 1024**2  # 16 candidates of 4,096 tokens with their log-probabilities: 6 MB
 SILENT = "The model server fell silent."
@@ -98,6 +102,18 @@ class VllmServer:
         )
         if status == HTTPStatus.SERVICE_UNAVAILABLE:
             raise ServerBusy(str(refusal(status, said)))
+        if status != HTTPStatus.OK:
+            raise refusal(status, said)
+
+    async def sleep(self, endpoint: str, order: SleepOrder) -> None:
+        given = {"level": order.level, "drain_s": order.drain_s}
+        status, said = await self._order(
+            endpoint, SLEEP_PATH, order.token, given, order.drain_s + SLEEP_TIMEOUT_S
+        )
+        if status == HTTPStatus.SERVICE_UNAVAILABLE:
+            raise ServerBusy(str(refusal(status, said)))
+        if status in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
+            raise CannotSleep(str(refusal(status, said)))
         if status != HTTPStatus.OK:
             raise refusal(status, said)
 

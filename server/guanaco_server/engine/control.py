@@ -42,6 +42,7 @@ from guanaco_server.formats.control import (
     ADAPTERS_HEADER,
     ADAPTERS_PATH,
     ARTIFACT_HEADER,
+    ASLEEP,
     SLEEP_PATH,
     SWAP_PATH,
     WAKE_PATH,
@@ -70,7 +71,7 @@ class State(StrEnum):
     SERVING = "serving"
     DRAINING = "draining"
     LOADING = "loading"
-    SLEEPING = "sleeping"
+    SLEEPING = ASLEEP
     BROKEN = "broken"
 
 

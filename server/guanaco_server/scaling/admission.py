@@ -37,7 +37,7 @@ class HotEngines:
 
     most: int = 0
     keep_s: float = 0.0
-    has_memory: Callable[[], bool] = lambda: True
+    has_memory: Callable[[int], bool] = lambda _: True
 
 
 class Admission:
@@ -103,7 +103,7 @@ class Admission:
             rows, await self._deployments.list_spares(), (Phase.SLEEPING, Phase.WAKING)
         )
         since = self._clock.now() - timedelta(seconds=self._hot.keep_s or FOREVER_S)
-        has_place = self._cluster.can_relabel and self._hot.has_memory()
+        has_place = self._cluster.can_relabel and self._hot.has_memory(0)
         useful = [
             server
             for server in idle

@@ -129,7 +129,7 @@ class ServersAhead:
         taken = sum((Room(server.gpu_count, 1) for server in idle), taken)
         if not self._budget.holds(taken + Room(deployment.gpu_count, 1)):
             return False
-        return self._hot.has_memory() and await self._deployments.has_room_ahead(deployment)
+        return self._hot.has_memory(0) and await self._deployments.has_room_ahead(deployment)
 
 
 def most_wanted(asked: Mapping[str, int], waiting: Mapping[str, int], requests: int) -> list[str]:

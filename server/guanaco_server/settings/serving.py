@@ -64,6 +64,11 @@ class EngineSettings(BaseModel):
         le=1_000,
         description="Model servers of one shape that must have been asked for within `hot_engine_s` (an hour where that is 0) before one is started ahead of the next submission, while fewer than `hot_engines` wait and nobody needs the room; one more for as many requests again. On Kubernetes it claims a pod of a pool, and never the last one that waits. 0 starts none ahead.",
     )
+    sleep_memory_bytes: int = Field(
+        default=16 * GIB,
+        ge=0,
+        description="Main memory that the weights of model servers may take which stay (`hot_engines`) and sleep beside their GPU, so that they wake without reading them again; what is beyond sleeps without weights. On one machine 3 GB stay free; on Kubernetes only servers whose recipe asks for so much memory keep them. 0 keeps none. Nothing sleeps so on a CPU.",
+    )
     lora_serving: Literal["merged", "adapter"] = Field(
         default="merged",
         description="How LoRA adapters are served: `merged` makes a whole model and a model server of each; `adapter` adds them to one model server of their base, within seconds, and merges what cannot be served so. Set `adapter` when no process of an earlier version runs any more.",

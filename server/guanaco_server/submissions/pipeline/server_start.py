@@ -248,7 +248,7 @@ class ServerStart:
         deadline = time.monotonic() + self._ready_timeout_s
         while time.monotonic() < deadline:
             sighting = await self._deployments.look(deployment.server_key)
-            if sighting.state is ServerState.HEALTHY:
+            if sighting.state is ServerState.HEALTHY and await self._holds(deployment, sighting):
                 return sighting.endpoints[0]
             if not await self._deployments.is_served_for_others(deployment.submission_id):
                 await self._deployments.apply(deployment)  # the others have left
@@ -256,6 +256,11 @@ class ServerStart:
         raise ModelServerTooSlow(
             f"The model server was not ready within {self._ready_timeout_s:,.0f} s."
         )
+
+    async def _holds(self, deployment: Deployment, sighting: DeploymentHealth) -> bool:
+        """Return whether the server holds the deployment's artifact, and is not being swapped or woken for the others."""
+        row = await self._deployments.find(deployment.submission_id)
+        return row is None or not await self._deployments.holds_another(row, sighting.endpoints)
 
     async def _require_room(self, run: PipelineRun) -> None:
         """Wait for room, but only briefly: a stage that waits for longer gives up its place in the pipeline."""
