@@ -28,7 +28,17 @@ PARTS_HINT = "docs/prompts.md shows prompt files."
 
 
 def load_formatter(source: str | Path) -> Prompt:
-    """The preset of that name or the model's chat template, else what the file holds. InvalidFormatter says what is wrong with it."""
+    """Return the preset of that name, the model's chat template, or what the file holds.
+
+    Args:
+        source: A preset's name, ``chat-template``, or the path of a JSON, YAML or Jinja file.
+
+    Returns:
+        The prompt, for `Client.submit` and `Client.render_prompt`.
+
+    Raises:
+        InvalidFormatter: There is neither a preset nor a file of that name, or the file is no prompt.
+    """
     if isinstance(source, str) and source in PRESETS:
         return PRESETS[source]
     if source == CHAT_TEMPLATE:

@@ -89,9 +89,17 @@ async def test_pages_are_clean_and_accessible(firefox: Firefox, site: Site) -> N
 
 async def test_a_beta_user_chats_by_keyboard(firefox: Firefox, site: Site) -> None:
     await firefox.resize(*NARROW)
+    await site.world.offer_character("stored")
     await firefox.open(f"{site.url}/chat")
     await firefox.click("//button[contains(., 'I agree')]")
+    await firefox.wait("document.querySelector('img.avatar')?.naturalWidth === 5")
+    await firefox.click("//li[.//img]//button")
+    await firefox.wait("document.querySelector('.chat-head img.avatar')?.naturalWidth === 5")
+    await firefox.open(f"{site.url}/chat")
     await firefox.click("//button[contains(., 'to Captain Marlowe')]")
+    await firefox.type("//textarea[@id='content']", "مرحبا")
+    await firefox.wait("getComputedStyle(document.getElementById('content')).direction === 'rtl'")
+    await firefox.run("document.getElementById('content').value = '';")
     await firefox.type("//textarea[@id='content']", f"Ahoy{ENTER}")
     await firefox.wait("document.querySelector('.bot[data-reply]:not(.writing) .tools')")
     said = await firefox.run("return [...document.querySelectorAll('.said')].at(-1).textContent;")
@@ -187,6 +195,46 @@ async def test_the_board_is_sorted_filtered_and_compared(firefox: Firefox, site:
     assert "sort=votes" in link
     assert "order=reverse" in link
     assert "developer=ada" in link
+    for name in ("Paper Lantern 3B", "Llama Bard"):
+        await firefox.click(f"//input[@aria-label='Compare {name}']")
+    await firefox.click("//button[text()='Compare two']")
+    await firefox.wait("/ beside /.test(document.querySelector('h1').textContent)")
+    await firefox.resize(*NARROW)
+    assert await firefox.run(TOO_WIDE) is False
+
+
+async def test_a_form_comes_back_when_the_session_has_ended(firefox: Firefox, site: Site) -> None:
+    await firefox.resize(*NARROW)
+    await sign_in(firefox, site, Role.DEVELOPER, "ada")
+    await firefox.open(f"{site.url}/submissions/new")
+    await firefox.type("//input[@id='repo']", "acme/new-model")
+    await firefox.call("WebDriver:DeleteAllCookies")
+    await firefox.click("//main//button[text()='Submit']")
+    await firefox.wait("document.querySelector('[role=status]')?.textContent.includes('is kept')")
+    await firefox.type("//input[@id='key']", await site.world.key(Role.DEVELOPER, "ada") + ENTER)
+    await firefox.wait("document.activeElement.textContent === 'Go on with the form'")
+    await firefox.click("//button[text()='Go on with the form']")
+    await firefox.wait("document.getElementById('repo')?.value === 'acme/new-model'")
+    await firefox.click("//main//button[text()='Submit']")
+    await firefox.wait("document.querySelector('h1').textContent === 'new-model'")
+    assert await firefox.complaints(site.url) == []
+
+
+async def test_ratings_are_read_by_keys_and_found(firefox: Firefox, site: Site) -> None:
+    await sign_in(firefox, site, Role.DEVELOPER, "ada")
+    for size in (DESK, NARROW):
+        await firefox.resize(*size)
+        await firefox.open(f"{site.url}{LLAMA_BARD}/feedback")
+        first = await firefox.run("return document.querySelector('#ratings a').dataset.id;")
+        await firefox.type("//body", "j")
+        await firefox.wait(
+            f"!document.querySelector('#ratings [data-id=\"{first}\"][aria-current]')"
+        )
+        await firefox.wait("document.querySelector('#ratings [aria-current]')")
+        await firefox.type("//input[@id='text']", f"the island{ENTER}")
+        await firefox.wait("document.querySelector('#ratings mark')?.textContent === 'the island'")
+        assert await firefox.run(TOO_WIDE) is False
+    assert await firefox.complaints(site.url) == []
 
 
 async def test_a_log_is_followed_and_a_drawing_read_by_arrows(firefox: Firefox, site: Site) -> None:

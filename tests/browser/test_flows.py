@@ -11,7 +11,7 @@ from playwright.async_api import Page, expect
 from guanaco.accounts import Role
 from guanaco.competitions import CompetitionRequest
 from guanaco_server.deployments.memory_server import Script
-from tests.browser.visiting import LLAMA_BARD, PHONE, Site
+from tests.browser.visiting import DESK, LLAMA_BARD, PHONE, Site
 from tests.fixtures.world import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -433,6 +433,76 @@ async def test_withdrawing_leads_back_to_the_question(site: Site) -> None:
     await expect(page.get_by_role("button", name="I agree")).to_be_visible()
     newest = (await site.world.audit.list(1)).items[0]
     assert (newest.account, newest.action) == ("web-chat", "erase user")
+
+
+async def test_the_chat_reads_right_to_left_and_by_keyboard(site: Site) -> None:
+    direction = "element => getComputedStyle(element).direction"
+    site.world.model_server.scripts = [Script(pieces=("**שלום**", " ים"))]
+    visit = await site.visit(size=PHONE)
+    page = await visit.agree_and_talk()
+    content = page.get_by_label("Your message")
+    await content.fill("مرحبا")
+    assert await content.evaluate(direction) == "rtl"
+    await content.press("Shift+Enter")
+    await expect(content).to_have_value("مرحبا\n")
+    await visit.say("مرحبا يا قبطان")
+    for _ in range(2):
+        said = page.locator(".said")
+        assert await said.evaluate_all(f"all => all.map({direction})") == ["ltr", "rtl", "rtl"]
+        assert not await visit.is_too_wide()
+        await page.reload()
+    good = page.get_by_role("button", name="A good reply")
+    await good.focus()
+    await page.keyboard.press("Enter")
+    await expect(good).to_have_attribute("aria-pressed", "true")
+    await expect(good).to_be_focused()
+    await page.keyboard.press("Tab")
+    await expect(page.get_by_role("button", name="A bad reply")).to_be_focused()
+    await page.keyboard.press("Tab")
+    await expect(page.get_by_role("button", name="Another reply")).to_be_focused()
+    await page.keyboard.press("Tab")
+    await expect(content).to_be_focused()
+    assert await visit.violations() == []
+    assert visit.complaints == []
+
+
+async def test_a_developer_talks_to_their_own_model(site: Site) -> None:
+    visit = await site.visit(Role.DEVELOPER, "ada", size=PHONE)
+    page = await visit.open(LLAMA_BARD)
+    await page.get_by_role("link", name="Chat on the chat page").click()
+    await page.get_by_role("button", name="I agree").click()
+    await expect(page.locator(".alert")).to_contain_text("Llama Bard")
+    await page.get_by_role("button", name="Talk to Captain Marlowe").click()
+    await visit.say("Ahoy")
+    await expect(page.locator(".alert").first).to_contain_text("counts in no ranking")
+    assert await visit.violations() == []
+    assert not await visit.is_too_wide()
+    await page.get_by_role("link", name="ada-llama-bard_v1").click()
+    await expect(page.get_by_role("heading", name="Llama Bard")).to_be_visible()
+    await page.get_by_text("Prompt", exact=True).click()
+    await page.get_by_role("button", name="Show it to everybody").click()
+    public = await (await site.visit(size=PHONE)).open(LLAMA_BARD)
+    await expect(public.get_by_role("heading", name="Its prompt")).to_be_visible()
+    assert visit.complaints == []
+
+
+@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+async def test_two_models_are_chosen_on_the_board_and_compared(
+    site: Site, size: tuple[int, int]
+) -> None:
+    visit = await site.visit(size=size)
+    page = await visit.open("/")
+    for name in ("Grumpy Badger", "Llama Bard"):
+        await page.get_by_role("checkbox", name=f"Compare {name}").check()
+    await page.get_by_role("button", name="Compare two").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text(
+        "Llama Bard beside Grumpy Badger"
+    )
+    await expect(page.locator(".compared thead a")).to_have_text(["Llama Bard", "Grumpy Badger"])
+    assert not await visit.is_too_wide()
+    await page.get_by_role("link", name="Grumpy Badger").click()
+    await expect(page.get_by_role("heading", name="Grumpy Badger")).to_be_visible()
+    assert visit.complaints == []
 
 
 async def test_first_tab_skips_to_content_and_focus_is_visible(site: Site) -> None:

@@ -79,6 +79,7 @@ async def test_every_page_fits_a_phone(site: Site) -> None:
 
 @IN_BOTH_LIGHTS
 async def test_the_chat_is_clean_and_accessible_at_every_step(site: Site, scheme: Scheme) -> None:
+    await site.world.offer_character("stored")
     visit = await site.visit(scheme=scheme, size=PHONE)
     page = await visit.agree_and_talk()
     found = await problems(visit, "empty", scheme)
@@ -89,6 +90,11 @@ async def test_the_chat_is_clean_and_accessible_at_every_step(site: Site, scheme
     found += await problems(visit, "rated", scheme)
     await visit.open("/chat")
     found += await problems(visit, "home", scheme)
+    picture = page.locator("img.avatar")
+    await expect(picture).to_have_js_property("naturalWidth", 5)
+    await page.locator("li", has=picture).get_by_role("button").click()
+    await expect(picture).to_have_js_property("naturalWidth", 5)
+    found += await problems(visit, "a stored character", scheme)
     assert found == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterator
 
@@ -424,15 +425,32 @@ def dependencies(dependant: Dependant) -> Iterator[object]:
         yield from dependencies(inner)
 
 
-async def test_a_models_page_has_a_picture_for_sharing(world: WebWorld) -> None:
+async def test_pages_that_people_share_have_a_picture(world: WebWorld) -> None:
     submission_id = await world.model("Llama Bard", "ada")
     stranger = browser(world)
-    page = (await stranger.get(f"/submissions/{submission_id}")).text
-    link = re.search(r'og:image" content="http://[^/]+(/[^"]+)"', page)
-    assert link
-    picture = await stranger.get(link[1])
-    assert picture.headers["content-type"] == "image/png"
-    assert picture.content.startswith(b"\x89PNG")
+    bare = (await stranger.get("/")).text
+    assert "og:image" not in bare, "nobody leads yet"
+    assert 'og:title" content="Leaderboard"' in bare
+    other = await world.model("Paper Lantern", "bob")
+    for one in (submission_id, other):
+        for _ in range(12):
+            await world.rate(one, thumbs_up=one == submission_id)
+    await world.scores.loop.run_once()
+    for path, said in (
+        (f"/submissions/{submission_id}", "Llama Bard by ada"),
+        ("/", "Leaderboard"),
+        (f"/compare?with={submission_id}&with={other}", "Llama Bard beside Paper Lantern"),
+    ):
+        page = (await stranger.get(path)).text
+        assert f'og:title" content="{said}"' in page
+        shared = re.search(r'og:url" content="http://[^/]+(/[^"]+)"', page)
+        assert shared
+        assert (await stranger.get(html.unescape(shared[1]))).status_code == 200
+        link = re.search(r'og:image" content="http://[^/]+(/[^"]+)"', page)
+        assert link
+        picture = await stranger.get(html.unescape(link[1]))
+        assert picture.headers["content-type"] == "image/png"
+        assert picture.content.startswith(b"\x89PNG")
     assert (await stranger.get("/submissions/ada-nothing_v1/card.png")).status_code == 404
 
 

@@ -61,6 +61,7 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
         return web.pages.show(
             request,
             "leaderboard.html",
+            base_url=str(request.base_url).rstrip("/"),
             board=board,
             shown=shown,
             sort=sort,
@@ -127,6 +128,7 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
         return web.pages.show(
             request,
             "compare.html",
+            base_url=str(request.base_url).rstrip("/"),
             rows=rows,
             competition=chosen,
             shared=shared_ranks(board),
