@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import resource
@@ -34,14 +33,12 @@ from guanaco_server.observability import logs
 from guanaco_server.observability.exposition import serving
 from guanaco_server.runtime import threads
 from guanaco_server.runtime.data_dir import PSEUDONYM_KEY, DataDir
+from guanaco_server.runtime.garbage import GarbageCollection
 from guanaco_server.settings import Settings
 from guanaco_server.submissions.pipeline.engine import make_tables
 
 logger = logging.getLogger(__name__)
 
-# A look for garbage holds everything up. After this number of new objects, the young ones are searched: 94 ms for 50,000
-# objects of which most are garbage in cycles, as a FastAPI request leaves; 9 ms for 5,000. After this number of such searches, the objects that survived them: 109 ms after 200, 19 ms after 10. After this number of those, all objects.
-GC_THRESHOLD = (5_000, 10, 100)
 # Time that a thread waits for the interpreter before it asks the thread that holds it. With Python's 5 ms the event loop, which
 # gives it away at each system call, stood still for 320 ms while several threads read from a Hub, and for 50 with 0.5.
 SWITCH_S = 0.000_5
@@ -172,6 +169,7 @@ class _ApiServer(GuardedServer):
         self._url = f"http://{settings.host}:{listener.getsockname()[1]}"
         self._gateways = gateways
         self._on_ready = on_ready
+        self._garbage = GarbageCollection(lambda: platform.metrics.turns_in_flight)
         self.is_ready_told = False
         self._starting: asyncio.Task[None] | None = None
 
@@ -214,13 +212,13 @@ class _ApiServer(GuardedServer):
             key: CreatedKey | None = self._platform.first_key
             if self._platform.settings.role != "worker":
                 await self._gateways.start()
-            gc.freeze()  # what is there for good is never looked through again: that took 200 ms every so often
-            gc.set_threshold(*GC_THRESHOLD)
+            self._garbage.start()
             sys.setswitchinterval(SWITCH_S)
             self.is_ready_told = True
             await threads.FILES.run(self._on_ready, Started(self._url, key.key if key else None))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._garbage.stop()
         await self._gateways.stop()
         await super().shutdown(sockets)
 
