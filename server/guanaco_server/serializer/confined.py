@@ -137,7 +137,7 @@ def _reason(status: int, words: bytes, limits: ProcessLimits) -> str | None:
         return f"it takes more than {limits.memory_bytes // 10**6:,} MB of memory, or it is corrupt"
     try:
         told = json.loads(words)
-    except ValueError:
+    except (ValueError, RecursionError):
         return "it is corrupt"
     if not isinstance(told, dict):
         return "it is corrupt"

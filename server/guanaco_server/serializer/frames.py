@@ -21,11 +21,14 @@ def send(pipe: IO[bytes], content: Any) -> None:
 
 
 def receive(pipe: IO[bytes]) -> Any:
-    """Return what the other side sent. Raise ValueError if it ended in between, or sent too much."""
+    """Return what the other side sent. Raise ValueError if it ended in between, or sent too much, or what is no JSON."""
     (length,) = LENGTH.unpack(read_bytes(pipe, LENGTH.size))
     if length > MAX_MESSAGE_BYTES:
         raise ValueError("the other side sent too much")
-    return json.loads(read_bytes(pipe, length))
+    try:
+        return json.loads(read_bytes(pipe, length))
+    except RecursionError:  # a child that was taken over
+        raise ValueError("the other side's message is nested too deep") from None
 
 
 def read_bytes(pipe: IO[bytes], count: int) -> bytes:

@@ -19,7 +19,7 @@ from typing import Any
 from guanaco_server.confinement import priority
 from guanaco_server.runtime import threads
 from guanaco_server.serializer.confined import Child, StartChild
-from guanaco_server.serializer.frames import LENGTH, MAX_MESSAGE_BYTES, packed
+from guanaco_server.serializer.frames import LENGTH, packed
 from guanaco_server.tokenization.declared import MEMORY_BYTES
 from guanaco_server.tokenization.facts import TokenizerFacts, facts_of_json
 
@@ -29,6 +29,7 @@ TRY_CPU_S = 60.0  # the trials have their own limit, which is the same on every 
 COUNT_CPU_S = 0.5
 COUNT_CPU_S_A_BYTE = 20e-6  # the dearest usual kind takes 2e-6
 WALL_FACTOR = 10  # on a machine that is busy with other things
+MAX_ANSWER_BYTES = 16_000_000  # of the breaks of a million characters of added tokens; it is read on the event loop
 MAX_TOGETHER_BYTES = 1_000_000  # of several requests in one
 READ_BYTES = 1_048_576
 
@@ -230,7 +231,7 @@ class TokenizerProcess:
             data = b""
         self._received += data
         length = int.from_bytes(self._received[: LENGTH.size], "big")
-        if not data or length > MAX_MESSAGE_BYTES or not self._together:
+        if not data or length > MAX_ANSWER_BYTES or not self._together:
             self.close()
         elif len(self._received) >= LENGTH.size + length:
             message, self._received = self._received[LENGTH.size :], bytearray()
@@ -244,7 +245,8 @@ class TokenizerProcess:
             answer = json.loads(message)
             self.resident_bytes = int(answer.get("resident_bytes", 0))
             _give(together, answer)
-        except (ValueError, TypeError, KeyError, AttributeError):  # a child that was taken over
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            # A child that was taken over.
             self._together = together
             self.close()
             return

@@ -49,6 +49,7 @@ UNREADABLE = (
     ValueError,
     TypeError,
     KeyError,
+    RecursionError,
 )  # pydantic's and msgspec's are ValueErrors
 
 
