@@ -180,7 +180,7 @@ async def test_places_of_a_gateway_of_the_next_version_are_counted(database: Dat
                 held_until=later,
             )
         )
-    await world.platform.rooms.places.share()
+    await world.places.share()
     await world.greet(http, conversation)
 
 

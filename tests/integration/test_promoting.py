@@ -155,7 +155,7 @@ async def promoted(world: PromotingWorld, votes: dict[str, VoteCount]) -> str | 
             )
             row.version = 1
             session.add(row)
-    return await world.platform.rooms.promotions.step()
+    return await world.platform.rooms.rollouts.promotions.step()
 
 
 GOOD, OTHERS = VoteCount(180, 20), {"x_v1": VoteCount(60, 40), "y_v1": VoteCount(50, 50)}
@@ -184,7 +184,7 @@ async def test_an_adapter_that_does_well_is_promoted_once(world: PromotingWorld)
     found = await world.submissions.require_visible(world.developer, ID)
     assert found.is_promoted
     assert found.rollout is not None
-    assert await world.platform.rooms.promotions.step() is None
+    assert await world.platform.rooms.rollouts.promotions.step() is None
     answer = await (await world.http(Role.DEVELOPER, world.developer.name)).get(
         f"/submissions/{ID}/events?follow=false"
     )

@@ -82,6 +82,35 @@ ALLOWED_IN = {
 }
 
 
+# Counts that an earlier room needs of a later one and that need only the database, and classes that are no services.
+IN_ROOMS = {
+    "ConversationActivity",
+    "ConversationStart",
+    "CanaryVote",
+    "DuelCounts",
+    "Outcomes",
+    "Redaction",
+}
+# The reconciler acts for rooms that are built after its own, so it is built after them.
+SECOND_CONSTRUCTORS = {"deployments": {"build_reconciler"}}
+
+
+@pytest.mark.parametrize("path", sorted(SERVER.rglob("room.py")), ids=lambda path: path.parent.name)
+def test_a_room_has_one_constructor(path: Path) -> None:
+    defined = ast.parse(path.read_text()).body
+    functions = {node.name for node in defined if isinstance(node, ast.FunctionDef)}
+    public = {one for one in functions if one.startswith("build_")}
+    name = path.parent.name
+    assert public - SECOND_CONSTRUCTORS.get(name, set()) == {f"build_{name}"}
+    rooms = [node.name for node in defined if isinstance(node, ast.ClassDef)]
+    assert len([room for room in rooms if room.endswith("Room")]) == 1
+
+
+def test_the_assembly_constructs_nothing_of_a_room() -> None:
+    made = {name.rpartition(".")[2] for name, _ in constructed(SERVER / "assembly" / "rooms.py")}
+    assert made == IN_ROOMS
+
+
 def test_rooms_construct_services() -> None:
     assert len(SERVICES) > 40
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from guanaco_server.artifacts.checking.configs import ArtifactConfigs
-from guanaco_server.artifacts.checking.process import RepoChecker
 from guanaco_server.artifacts.collector import ArtifactCollector, Graces, NeededKeys
 from guanaco_server.artifacts.service import ArtifactService, Exclusive, SerializerOptions
 from guanaco_server.artifacts.stores.store import ArtifactStore
@@ -13,22 +12,16 @@ from guanaco_server.clusters.compute import Compute
 from guanaco_server.database.database import Database
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.serializer.confined import StartChild
 from guanaco_server.settings import Settings
 
 
 @dataclass(frozen=True)
 class ArtifactsRoom:
-    """``collector`` is a loop, the duty of one process. The checker of ``configs`` has processes, which its ``close`` ends."""
+    """``collector`` is a loop, the duty of one process."""
 
     configs: ArtifactConfigs
     service: ArtifactService
     collector: ArtifactCollector
-
-
-def build_configs(store: ArtifactStore, start_child: StartChild) -> ArtifactConfigs:
-    """The reader of what strangers' repos and artifacts say of themselves."""
-    return ArtifactConfigs(store, RepoChecker(start_child))
 
 
 def build_artifacts(

@@ -152,7 +152,7 @@ class Platform:
             rooms.routing.service,
             rooms.experiments.running,
             rooms.chat.conversations.forgetting,
-            rooms.places,
+            rooms.gateway.places,
             rooms.alerts.recorder,
             self._review,
         )
@@ -165,7 +165,7 @@ class Platform:
                 return (
                     rooms.pipeline.pipeline,
                     self._heartbeat,
-                    rooms.places,  # for the checks
+                    rooms.gateway.places,  # for the checks
                     self._census,
                     self._id_census,
                 )
@@ -184,8 +184,8 @@ class Platform:
         return (
             self.adapters.compute.leadership,
             rooms.reconciler,
-            rooms.rollouts,
-            rooms.promotions,
+            rooms.rollouts.takeovers,
+            rooms.rollouts.promotions,
             rooms.scaling.autoscaler,
             rooms.artifacts.collector,
             rooms.notifications.loop,

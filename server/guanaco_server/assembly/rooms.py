@@ -11,14 +11,16 @@ from pathlib import Path
 
 from guanaco_server.accounts.room import AccountsRoom, build_accounts
 from guanaco_server.alerts.room import AlertsRoom, build_alerts
-from guanaco_server.artifacts.room import ArtifactsRoom, build_artifacts, build_configs
+from guanaco_server.artifacts.checking.room import build_checking
+from guanaco_server.artifacts.room import ArtifactsRoom, build_artifacts
 from guanaco_server.assembly.adapters import Adapters
 from guanaco_server.characters.room import CharactersRoom, build_characters
 from guanaco_server.chat.conversations import records as chat_records
 from guanaco_server.chat.conversations.activity import ConversationActivity
-from guanaco_server.chat.gateway.places import CheckPlaces, TurnPlaces, has_older_gateway
+from guanaco_server.chat.gateway.places import has_older_gateway
+from guanaco_server.chat.gateway.room import GatewayRoom, build_gateway
 from guanaco_server.chat.personas.service import erase_of_characters
-from guanaco_server.chat.room import ChatRoom, build_activity, build_chat, build_places
+from guanaco_server.chat.room import ChatRoom, build_chat
 from guanaco_server.compat.room import CompatRoom, build_compat
 from guanaco_server.competitions.room import CompetitionsRoom, build_competitions
 from guanaco_server.costs.room import CostsRoom, build_costs
@@ -47,13 +49,9 @@ from guanaco_server.scaling.room import ScalingRoom, build_scaling
 from guanaco_server.settings import Settings
 from guanaco_server.stress.room import build_stress
 from guanaco_server.submissions.pipeline.room import PipelineRoom, build_pipeline
-from guanaco_server.submissions.rollouts.loop import CanaryVote, RolloutLoop
-from guanaco_server.submissions.rollouts.promotions import PromotionLoop
-from guanaco_server.submissions.room import (
-    SubmissionsRoom,
-    build_rollout_loop,
-    build_submissions,
-)
+from guanaco_server.submissions.rollouts.loop import CanaryVote
+from guanaco_server.submissions.rollouts.room import RolloutsRoom, build_rollouts
+from guanaco_server.submissions.room import SubmissionsRoom, build_submissions
 from guanaco_server.web.room import WebOptions, WebRoom, build_web
 from guanaco_server.workers.room import WorkersRoom, build_workers
 
@@ -75,7 +73,7 @@ class Rooms:
     routing: RoutingRoom
     experiments: ExperimentsRoom
     activity: ConversationActivity
-    places: TurnPlaces
+    gateway: GatewayRoom
     chat: ChatRoom
     duels: DuelsRoom
     feedback: FeedbackRoom
@@ -87,8 +85,7 @@ class Rooms:
     artifacts: ArtifactsRoom
     pipeline: PipelineRoom
     reconciler: Reconciler
-    rollouts: RolloutLoop
-    promotions: PromotionLoop
+    rollouts: RolloutsRoom
 
 
 def build_rooms(
@@ -117,7 +114,7 @@ def build_rooms(
         settings=settings,
     )
     workers = build_workers(database, clock, settings=settings)
-    configs = build_configs(store, adapters.start_child)
+    configs = build_checking(store, adapters.start_child).configs
     deployments = build_deployments(
         database,
         clock,
@@ -148,7 +145,7 @@ def build_rooms(
         submissions=submissions.service,
         competitions=competitions.service,
     )
-    activity = build_activity(database, clock)
+    activity = ConversationActivity(database, clock)
     scaling = build_scaling(
         clock,
         compute,
@@ -163,11 +160,12 @@ def build_rooms(
         commits=database.watch_commits(),
         settings=settings,
     )
-    places = build_places(
+    gateway = build_gateway(
         database,
         clock,
         engine_of=deployments.service.engine_of,
         capacity=scaling.capacities.known,
+        read_capacities=scaling.capacities.read,
         replicas=deployments.service.replicas,
         record_use=deployments.service.record_use,
         metrics=metrics,
@@ -185,7 +183,7 @@ def build_rooms(
         count_duels=DuelCounts(database).by_pair,
         count_turns=activity.open_streams,
         read_capacities=scaling.capacities.read,
-        crowded=places.crowded,
+        crowded=gateway.places.crowded,
         traffic=scaling.traffic,
         sleeper=scaling.sleeper,
         canaries=submissions.canaries,
@@ -214,7 +212,7 @@ def build_rooms(
         characters=characters.service,
         competitions=competitions.service,
         periods=partitions.periods,
-        places=places,
+        places=gateway.places,
         routing=routing.service,
         traffic=scaling.traffic,
         experiments=experiments.running,
@@ -347,7 +345,7 @@ def build_rooms(
         submissions=submissions.service,
         audit=accounts.audit,
         stress=stress.service,
-        take_place=CheckPlaces(places, scaling.capacities.read).take,
+        take_place=gateway.checks.take,
         queue_for=competitions.service.queue_for,
         list_workers=workers.workers.list_known if settings.role == "worker" else _nobody,
         metrics=metrics,
@@ -362,6 +360,20 @@ def build_rooms(
         admit=scaling.admission.step,
         start_ahead=scaling.ahead.step,
         give_up=pipeline.give_up,
+        settings=settings,
+    )
+    rollouts = build_rollouts(
+        database,
+        clock,
+        compute,
+        changes=submissions.changes,
+        records=submissions.rollouts,
+        service=submissions.service.rollouts,
+        accounts=accounts.accounts,
+        deployments=deployments.service,
+        versions=deployments.versions,
+        list_votes=partial(_votes, database),
+        list_all_votes=leaderboard.leaderboard.votes_by_competition,
         settings=settings,
     )
     return Rooms(
@@ -380,7 +392,7 @@ def build_rooms(
         routing=routing,
         experiments=experiments,
         activity=activity,
-        places=places,
+        gateway=gateway,
         chat=chat,
         duels=duels,
         feedback=feedback,
@@ -392,25 +404,7 @@ def build_rooms(
         artifacts=artifacts,
         pipeline=pipeline,
         reconciler=reconciler,
-        promotions=PromotionLoop(
-            database,
-            clock,
-            accounts.accounts,
-            submissions.service.rollouts,
-            after=settings.lora_promote_after,
-            is_leader=compute.leadership.is_leading,
-            list_votes=leaderboard.leaderboard.votes_by_competition,
-        ),
-        rollouts=build_rollout_loop(
-            database,
-            clock,
-            compute,
-            submissions=submissions,
-            deployments=deployments.service,
-            versions=deployments.versions,
-            list_votes=partial(_votes, database),
-            settings=settings,
-        ),
+        rollouts=rollouts,
     )
 
 

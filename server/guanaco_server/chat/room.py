@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.characters.service import CharacterService
-from guanaco_server.chat.conversations.activity import ConversationActivity
 from guanaco_server.chat.conversations.editing import ConversationEditor, OnChanged
 from guanaco_server.chat.conversations.history import HistoryCache, history_reader
 from guanaco_server.chat.conversations.service import ConversationService, Eraser
@@ -15,7 +13,7 @@ from guanaco_server.chat.gateway.asking import AskService
 from guanaco_server.chat.gateway.background import BackgroundModel
 from guanaco_server.chat.gateway.best_of import BestOf, RewardModels
 from guanaco_server.chat.gateway.generation import Deadlines, ReplyGenerator
-from guanaco_server.chat.gateway.places import RecordUse, TurnPlaces
+from guanaco_server.chat.gateway.places import TurnPlaces
 from guanaco_server.chat.gateway.replies import PreviewService, ReplyService
 from guanaco_server.chat.gateway.turn_log import TurnLog, TurnStatements
 from guanaco_server.chat.gateway.turn_statements import PostgresqlTurns, SqliteTurns
@@ -59,36 +57,6 @@ class ChatRoom:
     personas: PersonaShortener
     persona_reader: PersonaReader
     turns: TurnStatements
-
-
-def build_activity(database: Database, clock: Clock) -> ConversationActivity:
-    """The counts of open turns, which routing and scaling need before there is a gateway."""
-    return ConversationActivity(database, clock)
-
-
-def build_places(
-    database: Database,
-    clock: Clock,
-    *,
-    engine_of: Callable[[str], str],
-    capacity: Callable[[str], int | None],
-    replicas: Callable[[str], Sequence[str]],
-    record_use: RecordUse,
-    metrics: Metrics,
-    settings: Settings,
-) -> TurnPlaces:
-    """The places at each engine, which routing needs before there is a gateway."""
-    return TurnPlaces(
-        database,
-        clock,
-        metrics,
-        engine_of=engine_of,
-        capacity=capacity,
-        replicas=replicas,
-        record_use=record_use,
-        max_streams=settings.replica_max_streams,
-        wait_s=settings.turn_wait_s,
-    )
 
 
 def build_chat(

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import AccountService
-from guanaco_server.clusters.compute import Compute
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.beside import VersionsBeside
 from guanaco_server.deployments.service import DeploymentService
@@ -16,7 +15,6 @@ from guanaco_server.submissions.events import EventFeed, StatusChanges
 from guanaco_server.submissions.hub_tokens import HubTokens
 from guanaco_server.submissions.quotas import Limits, QuotaService
 from guanaco_server.submissions.rollouts.canaries import CanaryRecorder
-from guanaco_server.submissions.rollouts.loop import ListVotes, RolloutLoop
 from guanaco_server.submissions.rollouts.records import RolloutRecords
 from guanaco_server.submissions.rollouts.service import RolloutService
 from guanaco_server.submissions.service import SubmissionService
@@ -81,29 +79,4 @@ def build_submissions(
         changes,
         records,
         CanaryRecorder(database),
-    )
-
-
-def build_rollout_loop(
-    database: Database,
-    clock: Clock,
-    compute: Compute,
-    *,
-    submissions: SubmissionsRoom,
-    deployments: DeploymentService,
-    versions: VersionsBeside,
-    list_votes: ListVotes,
-    settings: Settings,
-) -> RolloutLoop:
-    """The loop that lets new versions take over, and stops the old ones when they have drained."""
-    return RolloutLoop(
-        database,
-        clock,
-        submissions.changes,
-        deployments,
-        versions,
-        submissions.rollouts,
-        is_leader=compute.leadership.is_leading,
-        list_votes=list_votes,
-        longest_reply_s=settings.reply_timeout_s,
     )
