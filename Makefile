@@ -81,7 +81,7 @@ bench-faults: both  ## a thousand faults while people chat, rate and submit; the
 	@scripts/setup-debian postgresql
 	@$(BIN)/python -m benchmarks.faults $(ARGS)
 
-bench-hostile: both  ## hostile repos, requests and connections while people chat, in 14 minutes (ARGS="--seconds=120")
+bench-hostile: both  ## hostile repos, requests and connections while people chat, in 18 minutes (ARGS="--seconds=120")
 	@$(BIN)/python -m benchmarks.hostile $(ARGS)
 
 bench-ids: setup  ## PostgreSQL transaction ids for a thousand turns, by users at once (ARGS=--turns=500)

@@ -26,7 +26,7 @@ import httpx
 USERS = 8
 PAUSE_S = 0.25
 WATCH_S = 0.02
-WORKERS = 8
+WORKERS = 16
 ANSWER_S = 30.0
 PART_OF_TIME = 0.9  # in which the fuzzed requests are sent, if the platform keeps up
 READ_BYTES = 65_536
@@ -152,8 +152,9 @@ async def replay(
     requests: Sequence[tuple[str, str, FuzzedRequest]],
     ids: dict[str, str],
     deadline: float,
+    last: float,
 ) -> Answers:
-    """Send requests at an even pace, each with the role and the key that it goes with, and collect the answers."""
+    """Send requests at an even pace up to the deadline, each with its role and key, and collect the answers. Stop sending at ``last``."""
     answers, left = Answers(), iter(enumerate(requests))
     begun = time.monotonic()
     pace_s = max(0.0, deadline - begun) * PART_OF_TIME / max(1, len(requests))
@@ -165,7 +166,7 @@ async def replay(
         async def work() -> None:
             for number, (role, key, request) in left:
                 await asyncio.sleep(max(0.0, begun + number * pace_s - time.monotonic()))
-                if time.monotonic() > deadline:
+                if time.monotonic() > last:
                     return
                 await _send(http, role, key, request, ids, answers)
 
