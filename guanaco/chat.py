@@ -187,6 +187,11 @@ class RegenerateRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     stream: bool = False
+    may_compare: bool = Field(
+        default=False,
+        description="The app's users have agreed that another submission may write the new reply, where the competition's rule `duels.regenerations` draws it so.",
+        exclude_if=_is_false,
+    )
 
 
 class ContinueRequest(BaseModel):

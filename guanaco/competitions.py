@@ -86,6 +86,11 @@ class RankingRule(OpenEnum):
     COMBINED = "combined"
 
 
+def _is_zero(value: object) -> bool:
+    """Leave a newer field out where it says nothing: so a server of the version before takes what is sent."""
+    return value == 0
+
+
 class DuelRule(BaseModel):
     """The rule by which two submissions may answer the same message, so that the user says which reply is better."""
 
@@ -102,6 +107,13 @@ class DuelRule(BaseModel):
     style_control: bool = Field(
         default=False,
         description="Strengths are those of replies of the same length and markdown on the same side; only with `counted`.",
+    )
+    regenerations: float = Field(
+        default=0.0,
+        ge=0.0,
+        le=1.0,
+        description="The share of regenerations, where an app allows it, that are compared at random: the new reply is by the conversation's own submission or by another one, each with a chance of a half.",
+        exclude_if=_is_zero,
     )
 
     @property

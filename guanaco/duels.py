@@ -139,6 +139,39 @@ class DuelPage(BaseModel):
     )
 
 
+class RegenerationScore(BaseModel):
+    """Compared regenerations in conversations of one submission. A reply is kept if the user goes on from it within an hour.
+
+    ``effect`` is how much more often a reply of the other submission is kept than a second one of the own; ``low`` and ``high``
+    hold it with 95 % at every look, the error shared by all pairs. They are None without regenerations.
+    """
+
+    own_kept: int = 0
+    own_total: int = 0
+    other_kept: int = 0
+    other_total: int = 0
+    effect: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+class RegenerationPair(BaseModel):
+    """Two submissions by their compared regenerations.
+
+    ``lead`` is half of the effect of the first one's replies in the second one's conversations, less that of the second one's in the
+    first one's. Whoever regenerates has disliked a reply of the conversation's own submission, which speaks for the other one in
+    both, so it cancels. It is None until both kinds of conversations have some.
+    """
+
+    first: str
+    second: str
+    in_firsts: RegenerationScore
+    in_seconds: RegenerationScore
+    lead: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
 class PairScore(BaseModel):
     """The duels of two submissions in a competition, as the first one's results. The error of 5 % is shared by all pairs."""
 

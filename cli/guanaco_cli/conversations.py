@@ -202,13 +202,23 @@ def say(
 
 
 @app.command(epilog="Example: guanaco conversations regenerate conv_…")
-def regenerate(conversation_id: ConversationId, as_json: AsLine = False) -> None:
+def regenerate(
+    conversation_id: ConversationId,
+    may_compare: Annotated[
+        bool,
+        typer.Option(
+            "--may-compare",
+            help="Another submission may write the reply, where the competition draws it so.",
+        ),
+    ] = False,
+    as_json: AsLine = False,
+) -> None:
     """Answer the last message again; the earlier reply stays a swipe."""
     with connect() as client:
         if as_json:
-            console.json_line(client.regenerate(conversation_id))
+            console.json_line(client.regenerate(conversation_id, may_compare=may_compare))
         else:
-            _print_reply(client.stream_regenerate(conversation_id))
+            _print_reply(client.stream_regenerate(conversation_id, may_compare=may_compare))
 
 
 @app.command("continue", epilog="Example: guanaco conversations continue conv_…")

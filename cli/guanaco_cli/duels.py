@@ -11,7 +11,7 @@ from guanaco_cli.console import DIM, console
 from guanaco_cli.options import AsJson, SubmissionId
 
 if TYPE_CHECKING:
-    from guanaco.duels import BattleReply, DuelScore
+    from guanaco.duels import BattleReply, DuelScore, RegenerationScore
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -125,6 +125,48 @@ def pairs(
         ("first", "second", "the first one's results"),
         [(one.first, one.second, _score(one.score)) for one in found],
     )
+
+
+@app.command(epilog="Example: guanaco duels regenerations open")
+def regenerations(
+    competition_id: Annotated[str, typer.Argument(metavar="ID", help="The competition's id.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show how often new replies were kept that were drawn at random, by pair of submissions (admin)."""
+    with connect() as client:
+        found = client.regenerations_of_pairs(competition_id)
+    if as_json:
+        console.json(found)
+        return
+    console.table(
+        (
+            "first",
+            "second",
+            "in the first one's chats",
+            "in the second one's",
+            "the first leads by",
+        ),
+        [
+            (
+                one.first,
+                one.second,
+                _kept(one.in_firsts),
+                _kept(one.in_seconds),
+                _points(one.lead, one.low, one.high),
+            )
+            for one in found
+        ],
+    )
+
+
+def _kept(score: RegenerationScore) -> str:
+    return f"kept: own {score.own_kept} of {score.own_total}, other {score.other_kept} of {score.other_total}"
+
+
+def _points(value: float | None, low: float | None, high: float | None) -> str:
+    if value is None or low is None or high is None:
+        return "unknown"
+    return f"{100 * value:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})"
 
 
 def _score(score: DuelScore) -> str:

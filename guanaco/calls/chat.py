@@ -367,11 +367,14 @@ def stream_send(
     return _reply_stream(of_conversation(conversation_id, "messages"), request, idempotency_key)
 
 
-def regenerate(conversation_id: str, *, idempotency_key: str | None = None) -> Call[Reply]:
+def regenerate(
+    conversation_id: str, *, may_compare: bool = False, idempotency_key: str | None = None
+) -> Call[Reply]:
     """Ask for another reply in place of the last one. Backend.
 
     Args:
         conversation_id: The conversation's id.
+        may_compare: Your users have agreed that another submission may write it, where the competition draws it so.
         idempotency_key: With a key of your own the request is sent again when the connection breaks, and done once.
 
     Returns:
@@ -382,16 +385,17 @@ def regenerate(conversation_id: str, *, idempotency_key: str | None = None) -> C
         NothingToRegenerate: There is no message of the user to answer.
     """
     path = of_conversation(conversation_id, "regenerate")
-    return _reply(path, RegenerateRequest(), idempotency_key)
+    return _reply(path, RegenerateRequest(may_compare=may_compare), idempotency_key)
 
 
 def stream_regenerate(
-    conversation_id: str, *, idempotency_key: str | None = None
+    conversation_id: str, *, may_compare: bool = False, idempotency_key: str | None = None
 ) -> StreamCall[Token | Reply]:
     """Do as ``regenerate``, token by token; the whole Reply comes last. Backend.
 
     Args:
         conversation_id: The conversation's id.
+        may_compare: Your users have agreed that another submission may write it. A compared reply comes in one piece.
         idempotency_key: With a key of your own the request is sent again when the connection breaks, and done once.
 
     Returns:
@@ -401,7 +405,8 @@ def stream_regenerate(
         ConversationNotFound: There is no such conversation, or it is another app's.
     """
     path = of_conversation(conversation_id, "regenerate")
-    return _reply_stream(path, RegenerateRequest(stream=True), idempotency_key)
+    request = RegenerateRequest(stream=True, may_compare=may_compare)
+    return _reply_stream(path, request, idempotency_key)
 
 
 def continue_reply(conversation_id: str, *, idempotency_key: str | None = None) -> Call[Reply]:

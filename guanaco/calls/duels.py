@@ -30,6 +30,7 @@ from guanaco.duels import (
     DuelQuery,
     DuelVoteRequest,
     PairScore,
+    RegenerationPair,
     Side,
 )
 from guanaco.errors import GuanacoError
@@ -168,6 +169,22 @@ def duels_of_pairs(competition_id: str) -> Call[list[PairScore]]:
         CompetitionNotFound: There is no such competition.
     """
     return get(f"/competitions/{segment(competition_id)}/duels", list[PairScore])
+
+
+def regenerations_of_pairs(competition_id: str) -> Call[list[RegenerationPair]]:
+    """Return how often new replies were kept that were drawn at random, by pair of submissions. Admin.
+
+    Args:
+        competition_id: The competition's id.
+
+    Returns:
+        A list of RegenerationPair objects.
+
+    Raises:
+        CompetitionNotFound: There is no such competition.
+    """
+    path = f"/competitions/{segment(competition_id)}/regenerations"
+    return get(path, list[RegenerationPair])
 
 
 def parse_battle_event(event: ServerEvent) -> BattleToken | Battle | None:

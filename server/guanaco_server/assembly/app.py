@@ -161,7 +161,9 @@ def _install_gateway(
     """Put the routes that answer with a reply in front of the framework. Returns what describes them."""
     rooms = platform.rooms
     routes = (
-        *reply_routes(rooms.chat.replies, rooms.chat.previews),
+        *reply_routes(
+            rooms.chat.replies, rooms.chat.previews, rooms.duels.regenerations.regenerate
+        ),
         battle_route(rooms.duels.battles),
         *openai_api.completion_routes(rooms.openai.service),
     )
@@ -256,7 +258,7 @@ def _include_routes(app: FastAPI, rooms: Rooms) -> None:
         experiments_api.router(rooms.experiments.service, auth),
         characters_api.router(rooms.characters.service, auth),
         chat_api.router(chat.conversations, chat.editor, chat.memory, chat.persona_reader, auth),
-        duels_api.router(rooms.duels.service, auth),
+        duels_api.router(rooms.duels.service, rooms.duels.regenerations, auth),
         openai_api.router(rooms.openai.service, auth),
         feedback_api.router(feedback.service, feedback.erasures, auth),
         leaderboard_api.router(

@@ -16,6 +16,7 @@ from guanaco.duels import (
     DuelQuery,
     DuelVoteRequest,
     PairScore,
+    RegenerationPair,
 )
 from guanaco.errors import GuanacoError
 from guanaco_server.accounts.auth import Auth
@@ -23,6 +24,7 @@ from guanaco_server.accounts.service import Account
 from guanaco_server.chat.gateway.routes import TALKERS, Exchange, ReplyDescription, ReplyRoute
 from guanaco_server.chat.gateway.streaming import Encoder
 from guanaco_server.duels.battling import BattleService, SidePieces
+from guanaco_server.duels.regenerating import RegenerationService
 from guanaco_server.duels.service import DuelService
 from guanaco_server.http.errors import ErrorBody, answer
 from guanaco_server.http.openapi import event_schema
@@ -77,7 +79,7 @@ def battle_route(battles: BattleService) -> ReplyRoute:
     )
 
 
-def router(duels: DuelService, auth: Auth) -> Routes:
+def router(duels: DuelService, regenerations: RegenerationService, auth: Auth) -> Routes:
     routes = Routes(prefix="/api/v1", tags=["chat"])
     talker = auth.require(Role.BACKEND, Role.DEVELOPER)
     developer = auth.require(Role.DEVELOPER)
@@ -109,5 +111,10 @@ def router(duels: DuelService, auth: Auth) -> Routes:
     async def read_pairs(competition_id: str, _: Account = admin) -> list[PairScore]:
         """The results of each pair of submissions that met in duels."""
         return await duels.pairs(competition_id)
+
+    @routes.get("/competitions/{competition_id}/regenerations")
+    async def read_regenerations(competition_id: str, _: Account = admin) -> list[RegenerationPair]:
+        """How often new replies were kept that were drawn at random from two submissions, by pair."""
+        return await regenerations.pairs(competition_id)
 
     return routes

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.database.bulk import upsert
 from guanaco_server.duels.scores import PairResults
-from guanaco_server.duels.tables import BattleRow, DuelPairRow
+from guanaco_server.duels.tables import BattleRow, DuelPairRow, RegenerationRow
 
 
 async def locked(session: AsyncSession, battle_id: str) -> BattleRow | None:
@@ -94,6 +94,47 @@ async def replace_pairs(
         for (first, second), results in pairs.items()
     ]
     await upsert(session, row, rows)
+
+
+async def has_rivals_words(session: AsyncSession, message_id: str) -> bool:
+    """Tell whether another submission may have written the reply: in a battle, or when it was drawn."""
+    for row in (BattleRow, RegenerationRow):
+        if await session.scalar(select(row.id).where(row.message_id == message_id).limit(1)):
+            return True
+    return False
+
+
+async def was_compared(session: AsyncSession, own: str, conversations: Select[str]) -> bool:
+    """Tell whether a regeneration in these conversations, with that submission of their own, was compared."""
+    row = RegenerationRow
+    statement = select(row.id).where(row.conversation_id.in_(conversations), row.own == own)
+    return await session.scalar(statement.limit(1)) is not None
+
+
+async def undecided(
+    session: AsyncSession, competition: str, before: datetime
+) -> Sequence[RegenerationRow]:
+    """Return the compared regenerations from before that time of which it is not noted whether the user went on."""
+    row = RegenerationRow
+    statement = select(row).where(
+        row.competition == competition, row.went_on.is_(None), row.at <= before
+    )
+    return (await session.scalars(statement)).all()
+
+
+async def regenerations(
+    session: AsyncSession, competition: str, since: datetime, until: datetime | None
+) -> list[tuple[str, str, bool, bool, int]]:
+    """Count the compared regenerations by own submission, rival, who wrote the reply, and whether the user went on."""
+    row = RegenerationRow
+    is_within = [row.competition == competition, row.went_on.is_not(None), row.at >= since]
+    if until is not None:
+        is_within.append(row.at < until)
+    columns = (row.own, row.rival, row.is_rivals, row.went_on)
+    rows = await session.execute(
+        select(*columns, func.count()).where(*is_within).group_by(*columns)
+    )
+    return [(own, rival, by_rival, bool(went_on), n) for own, rival, by_rival, went_on, n in rows]
 
 
 async def delete_of_messages(session: AsyncSession, message_ids: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ from guanaco_server.chat.room import ChatRoom
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.duels.battling import BattleService
+from guanaco_server.duels.regenerating import RegenerationService
 from guanaco_server.duels.service import DuelService
 from guanaco_server.routing.service import RoutingService
 from guanaco_server.runtime.clock import Clock
@@ -19,6 +20,7 @@ from guanaco_server.submissions.service import SubmissionService
 @dataclass(frozen=True)
 class DuelsRoom:
     battles: BattleService
+    regenerations: RegenerationService
     service: DuelService
 
 
@@ -41,4 +43,8 @@ def build_duels(
         chat.editor,
         Anonymizer(settings.phone_regions),
     )
-    return DuelsRoom(BattleService(database, clock, routing, chat.replies), service)
+    return DuelsRoom(
+        BattleService(database, clock, routing, chat.replies),
+        RegenerationService(database, clock, routing, chat.replies, submissions, competitions),
+        service,
+    )

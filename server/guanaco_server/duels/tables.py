@@ -67,6 +67,30 @@ class DuelPairRow(Table):
         return PairResults(self.won, self.lost, self.tied, self.both_bad)
 
 
+class RegenerationRow(Table):
+    """A new reply that was drawn at random: by the conversation's own submission, or by a rival. It goes with its conversation.
+
+    Both had replied when it was drawn. ``went_on`` tells whether the user went on from it within the time that is given; it is
+    None until that is over. A regeneration whose reply could not be stored has a message that is not there.
+    """
+
+    __tablename__ = "regenerations"
+    __table_args__ = (Index("ix_regenerations_competition_at", "competition", "at"),)
+
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    conversation_id: Mapped[str] = mapped_column(
+        ForeignKey("conversations.id", ondelete="CASCADE"), index=True
+    )
+    message_id: Mapped[str] = mapped_column(String(64))
+    competition: Mapped[str] = mapped_column(String(64))
+    own: Mapped[str] = mapped_column(String(128))
+    rival: Mapped[str] = mapped_column(String(128))
+    is_rivals: Mapped[bool]
+    went_on: Mapped[bool | None]
+    at: Mapped[datetime] = mapped_column(UtcDateTime)
+    decision: Mapped[RivalRecord | None] = mapped_column(Pydantic(RivalRecord))
+
+
 class DuelRow(Table):
     """A vote on a battle, never changed: a changed mind is a row of the next ``revision``. ``given_by`` is the account."""
 

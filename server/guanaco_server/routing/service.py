@@ -345,6 +345,11 @@ class RoutingService:
         rules = self._rules.get(competition_id)
         return rules is not None and rules.duels.battles
 
+    def compared_regenerations(self, competition_id: str) -> float:
+        """Return the share of regenerations that a running competition compares, where an app allows it."""
+        rules = self._rules.get(competition_id)
+        return 0.0 if rules is None else rules.duels.regenerations
+
     def memory_rule(self, competition_id: str) -> MemoryRule:
         """Return what a running competition says of its conversations' memory."""
         rules = self._rules.get(competition_id)

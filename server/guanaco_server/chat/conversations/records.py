@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
@@ -25,6 +25,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
 
 from guanaco.chat import Sender
 from guanaco_server.chat.tables import AskRow, ConversationRow, MessageRow
@@ -211,6 +212,28 @@ async def users_of(session: AsyncSession, conversations: Select[str]) -> dict[st
         select(row.id, row.account_id, row.user_id).where(row.id.in_(conversations))
     )
     return {one: (account, user) for one, account, user in rows}
+
+
+async def answered_within(
+    session: AsyncSession, message_ids: Iterable[str], time: timedelta
+) -> dict[str, bool]:
+    """Tell of each of these replies that is there whether it stands and the user has written after it within that time."""
+    reply, later = aliased(MessageRow), aliased(MessageRow)
+    follows = and_(
+        later.conversation_id == reply.conversation_id,
+        later.position > reply.position,
+        later.sender == Sender.USER,
+    )
+    statement = (
+        select(reply.id, reply.is_deleted, reply.created_at, func.min(later.created_at))
+        .outerjoin(later, follows)
+        .where(among(session, reply.id, message_ids))
+        .group_by(reply.id, reply.is_deleted, reply.created_at)
+    )
+    return {
+        message_id: not is_deleted and said is not None and said <= at + time
+        for message_id, is_deleted, at, said in await session.execute(statement)
+    }
 
 
 async def ask_measurement(session: AsyncSession, ids: Iterable[str]) -> None:

@@ -117,17 +117,17 @@ class ReplyService:
     ) -> ReplyEvents:
         """The turn is the caller's when this returns; the events are the reply to the message, with ``changes`` for this reply alone. ``stop`` ends a reply that has begun, which is recorded as far as it was written."""
         turn = await self.claim(account, conversation_id, request.content)
-        return self._reply(turn, changes, seed, stop)
+        return self.answer(turn, changes, seed, stop)
 
     async def regenerate(
         self, account: Account, conversation_id: str, stop: Stop | None = None
     ) -> ReplyEvents:
         """Answer the last user message again; the old reply stays until the new one is stored, then marked deleted."""
-        return self._reply(await self.claim(account, conversation_id, None), stop=stop)
+        return self.answer(await self.claim(account, conversation_id, None), stop=stop)
 
     async def continue_reply(self, account: Account, conversation_id: str) -> ReplyEvents:
         """Have the last reply go on where it ended; what is added is stored with it, in the same turn."""
-        return self._reply(await self.claim(account, conversation_id, None, goes_on=True))
+        return self.answer(await self.claim(account, conversation_id, None, goes_on=True))
 
     def remember(self, history: History) -> None:
         """Keep the history of a conversation that was just opened, so that its first turn reads nothing."""
@@ -199,13 +199,14 @@ class ReplyService:
         with span("read the history"):
             return await self._reader.read(conversation_id)
 
-    async def _reply(
+    async def answer(
         self,
         turn: ClaimedTurn,
         changes: ParamChanges | None = None,
         seed: int | None = None,
         stop: Stop | None = None,
     ) -> ReplyEvents:
+        """Return the events of the claimed turn's reply, by the conversation's own submission."""
         history = turn.history
         is_recorded = False
         try:

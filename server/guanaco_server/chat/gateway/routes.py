@@ -170,13 +170,13 @@ def ours(
     return exchange
 
 
-def reply_routes(replies: ReplyService, previews: PreviewService) -> tuple[ReplyRoute, ...]:
-    conversation = "/api/v1/conversations/{conversation_id}"
+Regenerate = Callable[[Account, str, RegenerateRequest], Coroutine[Any, Any, ReplyEvents]]
 
-    async def regenerate(
-        account: Account, conversation_id: str, _: RegenerateRequest
-    ) -> ReplyEvents:
-        return await replies.regenerate(account, conversation_id)
+
+def reply_routes(
+    replies: ReplyService, previews: PreviewService, regenerate: Regenerate
+) -> tuple[ReplyRoute, ...]:
+    conversation = "/api/v1/conversations/{conversation_id}"
 
     async def continue_reply(
         account: Account, conversation_id: str, _: ContinueRequest

@@ -1,0 +1,217 @@
+"""Compares two submissions by the replies that users ask for in place of another.
+
+    claim     the conversation's turn, as for any regeneration
+    generate  a second reply of the conversation's own submission, and one of a rival, side by side
+    draw      once both are whole, a coin says which one the user gets; it is stored before anybody sees a word
+    decide    an hour later it is noted whether the user went on from that reply
+
+Whoever regenerates has rejected the old reply, so a new one against the old one says nothing of two submissions. Compared are only
+two new replies to the same rejection, of which a coin gives one. That leaves a bias too: who disliked a submission's reply may dislike its
+next one, which speaks for any other submission. It is the same in the conversations of both, and cancels in their difference
+(scores.py, decision 0074).
+
+A user's first regeneration with each submission is compared, and no other: so users count alike, and one's coin decides nothing of another's
+outcome. All of them count, also those of users who left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import defaultdict
+from contextlib import aclosing
+from datetime import timedelta
+
+from guanaco.chat import RegenerateRequest, Reply, Timings
+from guanaco.duels import RegenerationPair
+from guanaco.errors import GuanacoError
+from guanaco_server.accounts.service import Account
+from guanaco_server.chat.conversations import records as chat_records
+from guanaco_server.chat.conversations.history import History
+from guanaco_server.chat.conversations.service import REPEATABLE_FOR
+from guanaco_server.chat.gateway.generation import Generated
+from guanaco_server.chat.gateway.replies import ClaimedTurn, ReplyEvents, ReplyService
+from guanaco_server.competitions.service import CompetitionService
+from guanaco_server.database.database import Database
+from guanaco_server.duels import queries
+from guanaco_server.duels.scores import RegenerationCount, scores_of_regenerations
+from guanaco_server.duels.tables import RegenerationRow
+from guanaco_server.routing.service import Assigned, LiveSubmission, RoutingService
+from guanaco_server.routing.snapshot import RivalRecord
+from guanaco_server.runtime.clock import Clock
+from guanaco_server.submissions.service import SubmissionService
+
+DECIDED_AFTER = timedelta(hours=1)  # the time in which a user goes on from a reply, or does not
+
+logger = logging.getLogger(__name__)
+
+
+class RegenerationService:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        routing: RoutingService,
+        replies: ReplyService,
+        submissions: SubmissionService,
+        competitions: CompetitionService,
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._routing = routing
+        self._replies = replies
+        self._submissions = submissions
+        self._competitions = competitions
+
+    async def regenerate(
+        self, account: Account, conversation_id: str, request: RegenerateRequest
+    ) -> ReplyEvents:
+        """Claim the turn, and return the events of another reply to the last message, which may be compared."""
+        turn = await self._replies.claim(account, conversation_id, None)
+        try:
+            is_compared = request.may_compare and await self._is_compared(turn.history)
+        except BaseException:
+            await self._replies.release(turn)
+            raise
+        return self._compare(turn) if is_compared else self._replies.answer(turn)
+
+    async def pairs(self, competition_id: str) -> list[RegenerationPair]:
+        """Note whose users went on in time, and return the results by pair of submissions."""
+        competition = await self._competitions.find(competition_id)
+        ends = [at for at in (competition.ends_at, competition.frozen_at) if at is not None]
+        async with self._database.write() as session:
+            rows = await queries.undecided(
+                session, competition_id, self._clock.now() - DECIDED_AFTER
+            )
+            stands = await chat_records.answered_within(
+                session, [row.message_id for row in rows], DECIDED_AFTER
+            )
+            for row in rows:
+                row.went_on = stands.get(row.message_id, False)
+            await session.flush()
+            counted = await queries.regenerations(
+                session, competition_id, competition.starts_at, min(ends, default=None)
+            )
+        found: defaultdict[tuple[str, str], RegenerationCount] = defaultdict(RegenerationCount)
+        for own, rival, is_rivals, went_on, count in counted:
+            side = "other" if is_rivals else "own"
+            so_far = found[own, rival]._asdict()
+            so_far[f"{side}_total"] += count
+            so_far[f"{side}_kept"] += count * went_on
+            found[own, rival] = RegenerationCount(**so_far)
+        return scores_of_regenerations(found)
+
+    async def _is_compared(self, history: History) -> bool:
+        """Tell whether this one is the user's first that replaces a reply of the conversation's submission, and is drawn by the rule."""
+        share = self._routing.compared_regenerations(history.competition)
+        is_own = history.variant is None and len(history.tail) == 1 and not history.is_last_imported
+        if not is_own or secrets.randbelow(1_000_000) >= share * 1_000_000:
+            return False
+        conversations = chat_records.of_user(
+            history.account_id, history.user_id, history.competition
+        )
+        async with self._database.read() as session:
+            return not (
+                await queries.has_rivals_words(session, history.tail[0])
+                or await queries.was_compared(session, history.submission_id, conversations)
+            )
+
+    async def _compare(self, turn: ClaimedTurn) -> ReplyEvents:
+        """Wait for both replies, and give the one that is drawn; the own one where the rival has none."""
+        is_recorded = False
+        try:
+            live = await self._replies.target(turn.history)
+            drawn_id = f"regeneration_{secrets.token_hex(16)}"
+            assigned = await self._rival(turn.history, live, drawn_id)
+            if assigned is None:
+                own = await self._whole(turn, live)
+                reply = await self._replies.record(turn, own, _as_it_is)
+            else:
+                reply = await self._draw(turn, live, assigned, drawn_id)
+            is_recorded = True
+            self._replies.consider_summary(turn, live)
+            yield (reply.content,)
+            yield reply
+        finally:
+            if not is_recorded:
+                await self._replies.release(turn)
+
+    async def _rival(
+        self, history: History, live: LiveSubmission, drawn_id: str
+    ) -> Assigned | None:
+        """Choose the other submission, unless the account that has the chat owns it or the conversation's own."""
+        assigned = self._routing.rival(history.competition, live.serving.id, drawn_id)
+        if assigned is None:
+            return None
+        owners = {one.id: one.account_id for one in await self._submissions.briefs()}
+        sides = (live.serving.id, assigned.submission_id)
+        return None if history.account_id in {owners.get(one) for one in sides} else assigned
+
+    async def _draw(
+        self, turn: ClaimedTurn, live: LiveSubmission, assigned: Assigned, drawn_id: str
+    ) -> Reply:
+        rival = assigned.live
+        others = asyncio.create_task(self._whole_or_none(turn, rival))
+        try:
+            own = await self._whole(turn, live)
+            other = await others
+        finally:
+            others.cancel()
+            await asyncio.gather(others, return_exceptions=True)
+        if other is None:
+            return await self._replies.record(turn, own, _as_it_is)
+        is_rivals = secrets.randbelow(2) == 1
+        shown = other if is_rivals else own
+        waited = max(own.timings.total_ms, other.timings.total_ms)
+
+        async def told(reply: Reply) -> Reply:
+            assert reply.message_id is not None
+            row = RegenerationRow(
+                id=drawn_id,
+                conversation_id=turn.history.conversation_id,
+                message_id=reply.message_id,
+                competition=turn.history.competition,
+                own=live.serving.id,
+                rival=rival.serving.id,
+                is_rivals=is_rivals,
+                at=self._clock.now(),
+            )
+            if isinstance(assigned.decision, RivalRecord):
+                row.decision = assigned.decision
+            async with self._database.write() as session:
+                session.add(row)
+                await self._routing.record(session, assigned, REPEATABLE_FOR)
+            return reply.model_copy(
+                update={
+                    "content": shown.content,
+                    "finish_reason": shown.finish_reason,
+                    "usage": shown.usage,
+                    "timings": Timings(ttft_ms=waited, total_ms=waited),
+                    "reward_score": None,
+                }
+            )
+
+        return await self._replies.record(turn, own, told, shown.content)
+
+    async def _whole(self, turn: ClaimedTurn, live: LiveSubmission) -> Generated:
+        pieces = await self._replies.generate(turn, live)
+        async with aclosing(pieces):
+            async for piece in pieces:
+                if isinstance(piece, Generated):
+                    return piece
+        raise AssertionError("a reply that is begun ends or raises")
+
+    async def _whole_or_none(self, turn: ClaimedTurn, live: LiveSubmission) -> Generated | None:
+        """A rival that fails leaves an ordinary reply: it does so before anything is drawn."""
+        try:
+            return await self._whole(turn, live)
+        except GuanacoError as error:
+            logger.info("a compared reply by %s failed: %s", live.serving.id, error)
+        except Exception as error:
+            logger.error("a compared reply by %s failed", live.serving.id, exc_info=error)
+        return None
+
+
+async def _as_it_is(reply: Reply) -> Reply:
+    return reply

@@ -1,0 +1,128 @@
+"""Regenerations of which a coin gives the conversation's own reply or another submission's, and what is counted of them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import text
+
+from guanaco.accounts import Role
+from guanaco.competitions import OPEN, CompetitionRequest, DuelRule
+from guanaco_server.competitions.service import OPEN_COMPETITION
+from guanaco_server.database.database import Database
+from guanaco_server.deployments.memory_server import Script
+from tests.fixtures.talking import contents
+from tests.fixtures.world import World
+
+OWN, RIVAL = "acme-tiny_v1", "bolt-tiny_v1"
+
+
+async def compared_world(database: Database, *scripts: Script) -> tuple[World, httpx.AsyncClient]:
+    """A world whose open competition compares every regeneration that an app allows."""
+    world = World(database, *scripts)
+    await world.publish(await world.account(Role.DEVELOPER, "ada"), OWN)
+    rules = CompetitionRequest(
+        name="Open", starts_at=OPEN_COMPETITION.starts_at, duels=DuelRule(regenerations=1.0)
+    )
+    await world.competitions.put(OPEN, rules)
+    return world, await world.http(Role.BACKEND, "app")
+
+
+async def talk(world: World, http: httpx.AsyncClient) -> str:
+    """A conversation with OWN that has a reply, before RIVAL is published."""
+    conversation = await world.open(http)
+    await world.greet(http, conversation)
+    return conversation
+
+
+async def regenerate(http: httpx.AsyncClient, conversation: str, **fields: Any) -> Any:
+    answer = await http.post(f"/conversations/{conversation}/regenerate", json=fields)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def drawn(database: Database) -> list[tuple[str, str, bool]]:
+    async with database.read() as session:
+        rows = await session.execute(text("SELECT own, rival, is_rivals FROM regenerations"))
+        return [(own, rival, bool(is_rivals)) for own, rival, is_rivals in rows]
+
+
+async def pairs(world: World) -> Any:
+    admin = await world.http(Role.ADMIN, "root")
+    answer = await admin.get(f"/competitions/{OPEN}/regenerations")
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@pytest.mark.both_databases
+async def test_a_users_first_regeneration_is_compared_and_counted(database: Database) -> None:
+    world, http = await compared_world(
+        database, Script(("First",)), Script(("One",)), Script(("Two",)), Script(("Third",))
+    )
+    conversation = await talk(world, http)
+    await world.publish(await world.account(Role.DEVELOPER, "bob"), RIVAL)
+    await world.routing.refresh()
+    reply = await regenerate(http, conversation, may_compare=True)
+    ((own, rival, is_rivals),) = await drawn(database)
+    assert (own, rival) == (OWN, RIVAL)
+    assert reply["content"] in ("One", "Two")
+    said = await contents(http, conversation)
+    assert said == [
+        ("user", "Hello", False),
+        ("bot", "First", True),
+        ("bot", reply["content"], False),
+    ]
+    found = (await http.get(f"/conversations/{conversation}")).json()["messages"][-1]
+    assert (found["edited_at"], found["timings"]) == (None, None), "nothing tells whose it is"
+    world.clock.advance(60)
+    await http.post(f"/conversations/{conversation}/messages", json={"content": "And then?"})
+    assert await pairs(world) == [], "an hour is given"
+    world.clock.advance(timedelta(hours=1).total_seconds())
+    (pair,) = await pairs(world)
+    side, other = ("other", "own") if is_rivals else ("own", "other")
+    score = pair["in_firsts"]
+    assert (score[f"{side}_kept"], score[f"{side}_total"], score[f"{other}_total"]) == (1, 1, 0)
+    assert (pair["first"], pair["second"], pair["lead"]) == (OWN, RIVAL, None)
+    await regenerate(http, conversation, may_compare=True)
+    assert len(await drawn(database)) == 1, "only the first one of a user"
+
+
+async def test_a_reply_that_is_replaced_again_was_not_kept(database: Database) -> None:
+    world, http = await compared_world(database)
+    conversation = await talk(world, http)
+    await world.publish(await world.account(Role.DEVELOPER, "bob"), RIVAL)
+    await world.routing.refresh()
+    await regenerate(http, conversation, may_compare=True)
+    await regenerate(http, conversation)
+    await world.greet(http, conversation)
+    world.clock.advance(timedelta(hours=1).total_seconds())
+    (pair,) = await pairs(world)
+    score = pair["in_firsts"]
+    assert (score["own_kept"] + score["other_kept"], score["own_total"] + score["other_total"]) == (
+        0,
+        1,
+    )
+
+
+async def test_without_consent_or_a_rival_it_is_ordinary(database: Database) -> None:
+    world, http = await compared_world(database)
+    conversation = await talk(world, http)
+    alone = await regenerate(http, conversation, may_compare=True, stream=False)
+    assert alone["timings"]["total_ms"] > 0
+    await world.publish(await world.account(Role.DEVELOPER, "bob"), RIVAL)
+    await world.routing.refresh()
+    await regenerate(http, conversation)
+    assert await drawn(database) == []
+
+
+async def test_a_rival_that_fails_is_not_compared(database: Database) -> None:
+    world, http = await compared_world(database)
+    conversation = await talk(world, http)
+    await world.publish(await world.account(Role.DEVELOPER, "bob"), RIVAL)
+    await world.routing.refresh()
+    world.model_server.unhealthy.update(world.deployments.replicas(RIVAL))
+    assert (await regenerate(http, conversation, may_compare=True))["timings"]["total_ms"] > 0
+    assert await drawn(database) == []
