@@ -1,8 +1,7 @@
 """Deployments: which submissions should be served, and where those are that can be.
 
 A row in the database is the wish; the cluster has the fact; the reconciler brings them together.
-The endpoints of replicas that answer are kept in memory, where the gateway reads them; the reconciler also
-writes them down, for the processes that have none.
+``endpoints.py`` keeps where they are served.
 """
 
 from __future__ import annotations
@@ -10,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import chain
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -28,6 +26,7 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments import engines, queries, requests
 from guanaco_server.deployments.adapters import AdapterPlaces
 from guanaco_server.deployments.deployment import PUBLISHED, Deployment
+from guanaco_server.deployments.endpoints import KnownEndpoints
 from guanaco_server.deployments.health import DeploymentHealth, await_order, look
 from guanaco_server.deployments.model_server import (
     CannotSleep,
@@ -46,7 +45,7 @@ from guanaco_server.deployments.specs import (
     model_server_spec,
 )
 from guanaco_server.deployments.tables import DeploymentRow, EngineRow, Phase, SpareServer
-from guanaco_server.deployments.versions import beside, is_beside, served_model
+from guanaco_server.deployments.versions import beside, is_beside
 from guanaco_server.engine.artifact_source import URLS_VARIABLE
 from guanaco_server.formats.control import ASLEEP, TOKEN_VARIABLE
 from guanaco_server.runtime.clock import Clock
@@ -70,13 +69,10 @@ class KeptServers:
     remembered_s: float = 0
 
 
-Artifacts = tuple[
-    str, str | None
-]  # a deployment's own, and its server's where that serves adapters
 HasOlderGateway = Callable[[AsyncSession, datetime], Awaitable[bool]]
 
 
-class DeploymentService:
+class DeploymentService(KnownEndpoints):
     def __init__(
         self,
         database: Database,
@@ -94,7 +90,7 @@ class DeploymentService:
 
         ``is_budgeted``: a new deployment waits until there is room for it. While an older gateway runs, no submission joins another's engine.
         """
-        self._database = database
+        super().__init__(database)
         self._clock = clock
         self._cluster = cluster
         self._model_server = model_server
@@ -106,81 +102,9 @@ class DeploymentService:
         self.meter = CostMeter(engine.recipes.fleet.prices)
         self.adapters = AdapterPlaces(database, store, model_server, self.look)
         self.recipes = RecipeChooser(store, configs, engine.recipes)
-        self._replicas: dict[str, tuple[str, ...]] = {}
-        self._engines: dict[str, str] = {}
-        self._artifacts: dict[str, Artifacts] = {}
-        self._yielding: frozenset[str] = frozenset()
-        self._suspects: set[str] = set()
         self._begun: set[str] = set()  # names of servers that this process has had started
         self._renew_at: dict[str, datetime] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._has_reconciler = True
-        self.woken = asyncio.Event()  # the reconciler looks at once when it is set
-
-    def all_replicas(self) -> frozenset[str]:
-        """Return the endpoints of all model servers that this process knows to answer."""
-        return frozenset(chain.from_iterable(self._replicas.values()))
-
-    def replicas(self, submission_id: str) -> tuple[str, ...]:
-        """Return the base URLs of the ready servers, in a stable order."""
-        return self._replicas.get(submission_id, ())
-
-    @property
-    def yielding(self) -> frozenset[str]:
-        """The deployments that make room for others, and take new conversations only where no other has room."""
-        return self._yielding
-
-    def learn_yielding(self, rows: Iterable[DeploymentRow]) -> None:
-        """Take from the table which deployments make room."""
-        self._yielding = frozenset(
-            row.submission_id for row in rows if row.yields_to and row.phase is Phase.READY
-        )
-
-    def model_name(self, key: str) -> str:
-        """Return how a request names the model of this deployment: by its engine and its artifact."""
-        return served_model(self.engine_of(key), *self._artifacts.get(key, (None, None)))
-
-    def engine_of(self, key: str) -> str:
-        """Return the key of the engine that this deployment uses."""
-        return self._engines.get(key, key)
-
-    def note_reconciler(self, is_here: bool) -> None:
-        """Note whether this process reconciles. One that does not reads the endpoints from the table."""
-        self._has_reconciler = is_here
-
-    async def refresh_endpoints(self) -> None:
-        """Read the endpoints that another process's reconciler wrote; do nothing if this process has the reconciler."""
-        if self._has_reconciler:
-            return
-        rows = await self.list_wishes()
-        if not self._has_reconciler:  # it may have begun meanwhile, and knows better
-            self._learn(rows)
-
-    async def read_endpoints(self, submission_id: str) -> None:
-        """Read from the table where one deployment is served, whatever this process believed."""
-        row = await self.find(submission_id)
-        if row is not None:
-            endpoints = tuple(row.endpoints) if row.phase is Phase.READY else ()
-            self.note_replicas(
-                submission_id, endpoints, row.server_key, (row.artifact_key, row.base_key)
-            )
-
-    async def learn_endpoints(self) -> None:
-        """Read from the table which deployments are ready, as the leading process wrote it."""
-        self._learn(await self.list_wishes())
-
-    def _learn(self, rows: list[DeploymentRow]) -> None:
-        self._replicas = {
-            row.submission_id: tuple(row.endpoints) for row in rows if row.phase is Phase.READY
-        }
-        self.learn_yielding(rows)
-        self._engines = {row.submission_id: row.server_key for row in rows}
-        self._artifacts = {row.submission_id: (row.artifact_key, row.base_key) for row in rows}
-
-    def report_fault(self, submission_id: str) -> None:
-        """Have the reconciler check this server now, because the gateway saw it fail."""
-        self._suspects.add(submission_id)
-        self.woken.set()
 
     async def wish(self, deployment: Deployment) -> Deployment:
         """Record that this should be served, and return it with the engine that serves it: one that others use, or its own.
@@ -662,31 +586,6 @@ class DeploymentService:
             row.submission_id, endpoints, row.server_key, (row.artifact_key, row.base_key)
         )
 
-    def note_replicas(
-        self,
-        submission_id: str,
-        endpoints: tuple[str, ...],
-        engine: str | None = None,
-        artifacts: Artifacts | None = None,
-    ) -> None:
-        """Set the endpoints that this process's gateway uses, and the engine whose replicas they are and the artifacts if those have changed."""
-        if engine is not None:
-            self._engines[submission_id] = engine
-        if artifacts is not None:
-            self._artifacts[submission_id] = artifacts
-        if endpoints:
-            self._replicas[submission_id] = endpoints
-        else:
-            self._replicas.pop(submission_id, None)
-
-    async def note_taken_over(
-        self, submission_id: str, endpoints: tuple[str, ...], engine: str
-    ) -> None:
-        """Set the endpoints that a version beside had until now."""
-        row = await self.find(submission_id)
-        artifacts = (row.artifact_key, row.base_key) if row else None
-        self.note_replicas(submission_id, endpoints, engine, artifacts)
-
     async def note(self, submission_id: str, **columns: Any) -> None:
         """Write columns that do not change the phase."""
         async with self._database.write() as session:
@@ -742,10 +641,6 @@ class DeploymentService:
         async with self._database.write() as session:
             for submission_id, at in times.items():
                 await queries.note_traffic(session, submission_id, at)
-
-    def take_suspects(self) -> set[str]:
-        suspects, self._suspects = self._suspects, set()
-        return suspects
 
     async def divide_costs(self, session: AsyncSession, row: DeploymentRow) -> None:
         """Divide what its engine costs between all that use it now."""

@@ -22,7 +22,7 @@ from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.feedback import records as feedback_records
 from guanaco_server.leaderboard.flags import queries as flag_queries
-from guanaco_server.routing.recorded import recorded_pool
+from guanaco_server.routing.records import recorded_pool
 from guanaco_server.routing.snapshot import Pool
 from guanaco_server.runtime import threads
 from guanaco_server.runtime.clock import Clock

@@ -26,7 +26,7 @@ from guanaco.errors import GuanacoError
 from guanaco.personas import PersonaMethod
 from guanaco_server.chat.conversations.persona_fit import PersonaFit
 from guanaco_server.chat.gateway.background import BackgroundModel
-from guanaco_server.chat.personas import compression, rewriting
+from guanaco_server.chat.personas import compression
 from guanaco_server.chat.tables import ConversationRow, PersonaVersionRow
 from guanaco_server.database.bulk import insert_missing
 from guanaco_server.database.database import Database, among
@@ -44,6 +44,17 @@ MOST_STEPS = 4  # downwards, where the sum of the sentences was less than their 
 READ_PART = 0.6  # of a model's prompt, for what it is to shorten
 MOST_AT_ONCE = 100  # versions that are being made; beyond, the next conversation asks again
 BETTER_FIRST = (PersonaMethod.EXTRACT, PersonaMethod.MODEL, PersonaMethod.CUT)  # of equal shares
+
+WRITER = Bot(
+    name="Editor",
+    memory=(
+        "You shorten descriptions of characters. Keep every name, number, place, relation and trait. "
+        "Write short plain sentences in the language of the description. Add nothing."
+    ),
+)
+WRITER_USER = "Author"
+LEAST_OWN_PART = 0.6  # of the facts that the model tells, which stand in the original
+WORDS_PER_TOKEN = 0.7
 
 logger = logging.getLogger(__name__)
 
@@ -189,11 +200,9 @@ class PersonaShortener:
         written = []
         for text, size in compression.grouped(parts, sizes, room):
             budget = max(LEAST_TOKENS, need.budget * size // max(1, sum(sizes)))
-            asked = rewriting.request(need.name, text, budget)
-            told = await self._model.write(
-                writer, rewriting.WRITER, rewriting.WRITER_USER, asked, budget
-            )
-            if not (found := rewriting.usable(told or "", text)):
+            asked = _request(need.name, text, budget)
+            told = await self._model.write(writer, WRITER, WRITER_USER, asked, budget)
+            if not (found := _usable(told or "", text)):
                 return ""
             written.append(found)
         whole = compression.sentences(" ".join(written))
@@ -271,3 +280,18 @@ def best_first(rows: Sequence[PersonaVersionRow]) -> list[PersonaVersionRow]:
         rows,
         key=lambda row: (-row.kept, known.index(row.method) if row.method in known else len(known)),
     )
+
+
+def _request(name: str, text: str, budget: int) -> str:
+    """Return the message that asks for a shorter description."""
+    words = max(10, int(budget * WORDS_PER_TOKEN))
+    return f"The description of {name}:\n{text.strip()}\n\nNow write it in at most {words} words, in one paragraph."
+
+
+def _usable(written: str, original: str) -> str:
+    """Return the model's text on one line; empty where it tells what the original does not."""
+    storable = written.replace("\x00", "").encode(errors="ignore").decode()
+    text = " ".join(storable.split())
+    told, known = compression.facts(text), compression.facts(original).keys()
+    own = sum(weight for fact, weight in told.items() if fact in known)
+    return text if told and own >= LEAST_OWN_PART * sum(told.values()) else ""
