@@ -16,6 +16,7 @@ from guanaco.submissions import GenerationParams
 from guanaco_server.clusters.cluster import Cluster, ReplicaPhase, ReplicaState
 from guanaco_server.clusters.federation import Federation, Region
 from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
+from guanaco_server.clusters.kubernetes.pods import near_of
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.health import HANGS_AFTER
@@ -284,3 +285,40 @@ async def test_only_pod_may_load_again_after_a_kubelet_restart(
         await world.reconciler.reconcile()
     await world.reconciled(lambda: world.has(1))
     assert [found["metadata"]["uid"] for found in kubernetes.kubelet.pods(NAME)] == [uid]
+
+
+async def test_a_server_starts_where_its_artifact_was_served_before(
+    database: Database, kubernetes: FakeWorld
+) -> None:
+    options = replace(kubernetes.options(), cache_path="/models")
+    cluster = KubernetesCluster(kubernetes.api(), options)
+    await cluster.start()
+    try:
+        await cluster.apply_deployment(scripted())  # it takes the first machine
+        await seen(cluster, lambda state: bool(ready(state)))
+        world = Deployed(database, cluster)
+        await world.deploy()
+        await world.reconciler.reconcile()
+        (machine,) = (pod["spec"]["nodeName"] for pod in kubernetes.kubelet.pods(NAME))
+        assert machine == "node-2"
+        for name in ("m-tiny", NAME):
+            await cluster.delete(name)
+        deployment = Deployment(ID, 1, "a" * 64, 1_096)
+        await world.deployments.apply(deployment)
+
+        async def alive() -> list[str]:
+            pods = kubernetes.kubelet.pods(NAME)
+            return [
+                str(pod["spec"]["nodeName"])
+                for pod in pods
+                if "deletionTimestamp" not in pod["metadata"] and "nodeName" in pod["spec"]
+            ]
+
+        assert await until(alive) == ["node-2"]
+        await world.deployments.machines.note("a" * 64, ["node-1"])
+        await world.deployments.apply(deployment)
+        again = kubernetes.server.store.get(("deployments", "models", NAME))
+        assert near_of(again["spec"]["template"]["spec"]) == ("node-2",), "nothing restarts"
+    finally:
+        await world.server.close()
+        await cluster.close()

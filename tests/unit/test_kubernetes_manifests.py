@@ -24,6 +24,7 @@ from guanaco_server.clusters.kubernetes.manifests import (
     spec_hash,
 )
 from guanaco_server.clusters.kubernetes.options import Egress, KubernetesOptions, options_of
+from guanaco_server.clusters.kubernetes.pods import near_of
 from guanaco_server.settings import Settings
 from tests.fixtures.manifest_checks import VERSIONS, problems_in
 
@@ -250,6 +251,26 @@ def test_an_operators_fields_are_added_to_the_pods() -> None:
 def test_what_confines_a_pod_is_not_the_operators_to_set(field: str) -> None:
     with pytest.raises(InvalidSettings, match=f"kubernetes_server_pod cannot set {field} of a pod"):
         options_of(Settings(kubernetes_server_pod={field: []}), "models")
+
+
+def test_pods_prefer_the_machines_that_have_their_artifact() -> None:
+    here = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}
+    options = replace(
+        OPTIONS, cache_path="/models", server_fields={"affinity": {"nodeAffinity": here}}
+    )
+    near = replace(SERVER, near=("node-7", "node-3"))
+    made = deployment_object(near, options)
+    pod = made["spec"]["template"]["spec"]
+    assert near_of(pod) == ("node-7", "node-3")
+    node = pod["affinity"]["nodeAffinity"]
+    assert here.items() <= node.items(), "what the operator asks for stays"
+    weights = [one["weight"] for one in node["preferredDuringSchedulingIgnoredDuringExecution"]]
+    assert weights == sorted(weights, reverse=True)
+    found = problems_in(server_objects(near, replace(options, server_fields={})))
+    assert [one for one in found if "the volume cache is" not in one] == []
+    assert spec_hash(near, options) == spec_hash(SERVER, options)
+    own = deployment_object(near, replace(OPTIONS, cache_path=None))
+    assert "affinity" not in own["spec"]["template"]["spec"], "each pod has a cache of its own"
 
 
 def test_artifacts_may_be_kept_where_they_outlive_the_pod() -> None:

@@ -64,8 +64,8 @@ class DeploymentSpec:
     Where a replica takes several nodes the command runs on each of them, with its number for ``{rank}`` and the
     address of the first for ``{leader}``. The first one answers.
 
-    ``resources`` are for clusters of more than one machine, and so is ``queue``, in which the server waits for its
-    place there. ``secrets`` are environment too, but never written down, and other ones make no other spec.
+    ``resources`` are for clusters of more than one machine, and so are ``queue``, in which the server waits for its
+    place there, and ``near``, the machines that have its artifact, the best first. ``secrets`` are environment too, but never written down, and other ones make no other spec.
     """
 
     name: str
@@ -77,6 +77,7 @@ class DeploymentSpec:
     artifact_bytes: int = field(default=0, compare=False)
     submission_id: str = ""
     queue: str | None = field(default=None, compare=False)
+    near: tuple[str, ...] = field(default=(), compare=False)
 
 
 class ReplicaPhase(StrEnum):
@@ -107,6 +108,7 @@ class ReplicaState:
     ``replicas`` are the servers that the cluster can tell apart, nearest first; empty where one address stands for
     all. ``is_settled`` is False while applying again brings the cluster nearer to what it was asked for. What the
     cluster itself sees not to be ready (``is_ready``) is asked nothing. ``is_swappable``: it may become another server in place.
+    ``machine`` is the name of the one on which it runs, where there are several.
     """
 
     phase: ReplicaPhase
@@ -119,6 +121,7 @@ class ReplicaState:
     is_settled: bool = True
     is_ready: bool = True
     is_swappable: bool = True
+    machine: str = ""
 
 
 class Cluster(Protocol):

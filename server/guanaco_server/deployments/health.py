@@ -31,7 +31,10 @@ class ServerState(StrEnum):
 
 @dataclass(frozen=True)
 class DeploymentHealth:
-    """The result of one health check. ``endpoints`` are those of the healthy servers, nearest first; ``silent`` ones run but do not answer."""
+    """The result of one health check. ``endpoints`` are those of the healthy servers, nearest first; ``silent`` ones run but do not answer.
+
+    ``machines`` are those of the healthy servers, where the cluster has several.
+    """
 
     state: ServerState
     endpoints: tuple[str, ...] = ()
@@ -41,6 +44,7 @@ class DeploymentHealth:
     region: str = ""
     problem: str | None = None
     is_settled: bool = True
+    machines: tuple[str, ...] = ()
 
 
 async def look(cluster: Cluster, model_server: ModelServer, name: str) -> DeploymentHealth:
@@ -69,6 +73,7 @@ async def look(cluster: Cluster, model_server: ModelServer, name: str) -> Deploy
         region=(healthy[0] if healthy else seen).region,
         problem=seen.problem or next((one.problem for one in each if one.problem), None),
         is_settled=seen.is_settled,
+        machines=tuple(dict.fromkeys(one.machine for one in healthy if one.machine)),
     )
 
 

@@ -385,6 +385,7 @@ class Reconciler:
             await self._deployments.publish_replicas(row, ready)
         if seen.region and seen.region != row.region:
             await self._deployments.note(row.submission_id, region=seen.region)
+        await self._deployments.machines.note(row.held_key, seen.machines)
 
     async def _stop_hanging(self, row: DeploymentRow, seen: DeploymentHealth) -> None:
         """Stop the replicas that hang while others answer."""

@@ -28,6 +28,7 @@ from guanaco_server.deployments.adapters import AdapterPlaces
 from guanaco_server.deployments.deployment import PUBLISHED, Deployment
 from guanaco_server.deployments.endpoints import KnownEndpoints
 from guanaco_server.deployments.health import DeploymentHealth, await_order, look
+from guanaco_server.deployments.machines import ArtifactMachines, machines_of
 from guanaco_server.deployments.model_server import (
     CannotSleep,
     ModelServer,
@@ -101,6 +102,7 @@ class DeploymentService(KnownEndpoints):
         self._first_phase = Phase.WAITING if is_budgeted else Phase.STARTING
         self.meter = CostMeter(engine.recipes.fleet.prices)
         self.adapters = AdapterPlaces(database, store, model_server, self.look)
+        self.machines = ArtifactMachines(database, clock)
         self.recipes = RecipeChooser(store, configs, engine.recipes)
         self._begun: set[str] = set()  # names of servers that this process has had started
         self._renew_at: dict[str, datetime] = {}
@@ -430,6 +432,7 @@ class DeploymentService(KnownEndpoints):
         async with self._database.read() as session:
             engine = await session.get(EngineRow, deployment.server_key)
             users = await queries.of_engine(session, deployment.server_key)
+            near = await machines_of(session, deployment.held_key)
         replicas = max((row.wanted_replicas for row in users), default=deployment.replicas)
         uri = self._store.uri(deployment.held_key)
         manifest = await self._store.find(deployment.held_key)
@@ -452,7 +455,7 @@ class DeploymentService(KnownEndpoints):
         takes_orders = self._cluster.can_relabel or deployment.base_key is not None
         if engine is not None and engine.token and takes_orders:
             secrets[TOKEN_VARIABLE] = engine.token
-        return replace(spec, replicas=replicas, secrets=secrets, queue=deployment.queue)
+        return replace(spec, replicas=replicas, secrets=secrets, queue=deployment.queue, near=near)
 
     async def stop_unwanted(self, name: str) -> None:
         """Stop a server that is no longer requested; a requested one is left alone."""

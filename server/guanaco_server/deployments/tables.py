@@ -192,3 +192,13 @@ class ServerRequestRow(Table):
     id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
     at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
     server: Mapped[SpareServer] = mapped_column(Pydantic(SpareServer))
+
+
+class ArtifactMachineRow(Table):
+    """A machine of the cluster on which a server of the artifact has run lately, so that its cache may hold it (``machines.py``)."""
+
+    __tablename__ = "artifact_machines"
+
+    artifact_key: Mapped[str] = mapped_column(String(64), primary_key=True)
+    machine: Mapped[str] = mapped_column(String(253), primary_key=True)
+    at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)

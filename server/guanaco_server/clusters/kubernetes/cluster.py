@@ -58,6 +58,7 @@ from guanaco_server.clusters.kubernetes.names import (
     object_name,
 )
 from guanaco_server.clusters.kubernetes.options import KubernetesOptions
+from guanaco_server.clusters.kubernetes.pods import near_of
 from guanaco_server.clusters.kubernetes.pools import Pools
 from guanaco_server.clusters.kubernetes.status import (
     ended_pods,
@@ -139,6 +140,7 @@ class KubernetesCluster:
             if current and is_leaving(current):
                 await self._let_go(spec.name, current)
                 current = None
+            spec = self._as_placed(spec, current)
             owner = current or await self._api.apply(
                 workload_object(replace(spec, replicas=0), self._options)
             )
@@ -174,6 +176,7 @@ class KubernetesCluster:
             current = self._deployment(spec.name)
             if current is None or is_leaving(current) or is_group_set(current):
                 return
+            spec = self._as_placed(spec, current)
             if await self._pools.relabel(spec, current, self._pods(spec.name)):
                 await self._apply_owned(spec, current)
                 applied = await self._api.apply(await self._wanted(spec, current))
@@ -265,6 +268,14 @@ class KubernetesCluster:
         if claimed:
             wanted["metadata"]["annotations"][ASKED_REPLICAS] = str(spec.replicas)
         return wanted
+
+    def _as_placed(self, spec: DeploymentSpec, current: Json | None) -> DeploymentSpec:
+        """Keep the machines that the pods of this very spec prefer already: others would be another template, and restart them."""
+        if current is None or is_group_set(current):
+            return spec
+        if current["metadata"]["labels"].get(SPEC) != spec_hash(spec, self._options):
+            return spec
+        return replace(spec, near=near_of(current["spec"]["template"]["spec"]))
 
     async def _apply_owned(self, spec: DeploymentSpec, owner: Json) -> None:
         for owned in owned_objects(spec, self._options, owner):

@@ -41,6 +41,7 @@ from guanaco_server.clusters.kubernetes.pods import (
     cache_volume,
     command_in_pod,
     filled,
+    near_affinity,
     pod_spec,
     without_cache,
 )
@@ -198,7 +199,7 @@ def secret_object(metadata: Json, secrets: Mapping[str, str]) -> Json:
 
 
 _LATER_RESOURCES = ("cpus", "shared_memory_bytes", "cache_bytes", "nodes")
-_NO_OTHER_POD = ("secrets", "replicas", "artifact_bytes", "submission_id", "queue")
+_NO_OTHER_POD = ("secrets", "replicas", "artifact_bytes", "submission_id", "queue", "near")
 
 
 def server_metadata(spec: DeploymentSpec, described: Mapping[str, str]) -> Json:
@@ -246,6 +247,8 @@ def server_pod(
             }
         ],
     }
+    if options.cache_path and spec.near and spec.resources.nodes == 1:
+        pod["affinity"] = near_affinity(spec.near)
     return with_fields(pod, options.server_fields)
 
 

@@ -5,6 +5,7 @@ Pods satisfy the Pod Security Standard `restricted`: not root, nothing writable 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 
 from guanaco.errors import ClusterRefused
@@ -21,6 +22,7 @@ HOST, PORT = "0.0.0.0", 8000  # noqa: S104 - within the pod; the network policy 
 SERVER_TMP_BYTES = 8 * 1024**3  # small files of the model, and what the compilers keep
 CACHE_SLACK_BYTES = 1024**3
 SHARED_MEMORY_BYTES = 16 * 1024**3
+NEAR_WEIGHT = 100  # of 100; a GPU's kind is no preference but required
 NVIDIA, AMD = "nvidia.com/gpu", "amd.com/gpu"
 
 
@@ -94,6 +96,31 @@ def filled(resources: Resources, defaults: Resources) -> Resources:
     """Fill in the operator's defaults for what the spec leaves open."""
     given = {field.name: getattr(resources, field.name) for field in fields(Resources)}
     return replace(defaults, **{name: value for name, value in given.items() if value})
+
+
+def near_affinity(machines: Sequence[str]) -> Json:
+    """Prefer these machines, the first the most. Where none has room, the pod runs anywhere."""
+    terms = [
+        {
+            "weight": max(1, NEAR_WEIGHT - place),
+            "preference": {
+                "matchFields": [{"key": "metadata.name", "operator": "In", "values": [machine]}]
+            },
+        }
+        for place, machine in enumerate(machines)
+    ]
+    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
+def near_of(pod: Json) -> tuple[str, ...]:
+    """Return the machines that ``near_affinity`` has this pod's spec prefer."""
+    node = pod.get("affinity", {}).get("nodeAffinity", {})
+    fields = [
+        one
+        for term in node.get("preferredDuringSchedulingIgnoredDuringExecution", [])
+        for one in term["preference"].get("matchFields", [])
+    ]
+    return tuple(one["values"][0] for one in fields if one["key"] == "metadata.name")
 
 
 def _container(container: Json, secret: str, resources: Resources) -> Json:

@@ -259,7 +259,7 @@ class Pools:
         return next(iter(found["items"]), None)
 
     def _waiting(self, spec: DeploymentSpec) -> list[Json]:
-        """Return the pods that wait and fit, those of the smallest pool first, the oldest first."""
+        """Return the pods that wait and fit, those of the smallest pool first, then those near the artifact, then the oldest."""
         pools = [pool for pool in self._options.pools if fits(pool, spec, self._options)]
         pools.sort(key=lambda pool: pool.resources.memory_bytes or 0)
         places = {pool.name: place for place, pool in enumerate(pools)}
@@ -268,7 +268,7 @@ class Pools:
             for pod in self._informers.waiting_pods()
             if pod["metadata"]["labels"].get(POOL) in places and self._can_be_claimed(pod)
         ]
-        return sorted(found, key=lambda pod: _age_order(pod, places))
+        return sorted(found, key=lambda pod: _claim_order(pod, places, spec.near))
 
     def _can_be_claimed(self, pod: Json) -> bool:
         labels = pod["metadata"]["labels"]
@@ -353,9 +353,13 @@ def _placed(pods: Sequence[Json], spec: str) -> int:
     )
 
 
-def _age_order(pod: Json, places: dict[str, int]) -> tuple[int, str, str]:
+def _claim_order(
+    pod: Json, places: dict[str, int], near: Sequence[str]
+) -> tuple[int, bool, str, str]:
     metadata = pod["metadata"]
-    return places[metadata["labels"][POOL]], str(metadata["creationTimestamp"]), metadata["name"]
+    is_far = pod["spec"].get("nodeName") not in near
+    age = str(metadata["creationTimestamp"])
+    return places[metadata["labels"][POOL]], is_far, age, metadata["name"]
 
 
 def _artifact_key(spec: DeploymentSpec) -> str | None:

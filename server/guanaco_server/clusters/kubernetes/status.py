@@ -174,7 +174,12 @@ def _replica(deployment: Json, pod: Json, options: KubernetesOptions) -> Replica
     if ending := _end(pod):
         code, trouble = ending.exit_code, ending.trouble
         return ReplicaState(ReplicaPhase.EXITED, endpoint, code, trouble=trouble, is_ready=False)
-    return ReplicaState(ReplicaPhase.RUNNING, endpoint, is_ready=bool(endpoint) and is_ready(pod))
+    return ReplicaState(
+        ReplicaPhase.RUNNING,
+        endpoint,
+        is_ready=bool(endpoint) and is_ready(pod),
+        machine=pod["spec"].get("nodeName", ""),
+    )
 
 
 def _obstacle(
