@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from guanaco.chat import MAX_MESSAGE_CHARS
+from guanaco.competitions import AssignmentDecision
 from guanaco.open_enum import OpenEnum
 
 Side = Literal["a", "b"]
@@ -94,6 +95,36 @@ class BattleRecord(BaseModel):
     revision: int = 0
     created_at: datetime
     voted_at: datetime | None = None
+
+
+class RivalDecision(AssignmentDecision):
+    """All that the choice of a battle's rival depended on.
+
+    ``seen`` by the user in duels with ``own``, least often first; duels with those in ``spent`` no longer count.
+    """
+
+    own: str
+    spent: tuple[str, ...] = ()
+
+
+class RivalReplay(BaseModel):
+    """How the rival of a battle was chosen. ``decision`` is None where its competition had no seed; ``is_same`` where it can no longer be made again.
+
+    ``entries`` of the snapshot took part; ``replayed`` is what the same choice comes to now.
+    """
+
+    battle_id: str
+    competition: str
+    own: str
+    rival: str
+    decision: RivalDecision | None = None
+    entries: int | None = None
+    replayed: str | None = None
+    is_same: bool | None = None
+    chance: float | None = Field(
+        default=None,
+        description="Chance that the rival was chosen, given the snapshot, whom the user had met and what was full or away. Null if the choice can no longer be repeated.",
+    )
 
 
 class DuelScore(BaseModel):

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from guanaco_cli import words
 from guanaco_cli.connection import connect
 from guanaco_cli.console import DIM, console
 from guanaco_cli.options import AsJson, SubmissionId
 
 if TYPE_CHECKING:
-    from guanaco.duels import BattleReply, DuelScore, RegenerationScore
+    from guanaco.duels import BattleReply, DuelScore, RegenerationScore, RivalReplay
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -125,6 +126,46 @@ def pairs(
         ("first", "second", "the first one's results"),
         [(one.first, one.second, _score(one.score)) for one in found],
     )
+
+
+@app.command(epilog="Example: guanaco duels rival conv_… battle_…")
+def rival(conversation_id: ConversationId, battle_id: BattleId, as_json: AsJson = False) -> None:
+    """Show how the rival of a battle was chosen, and how likely it was (admin).
+
+    The choice is made again from what was recorded. Exits 1 if it differs."""
+    with connect() as client:
+        found = client.rival(conversation_id, battle_id)
+    if as_json:
+        console.json(found)
+    else:
+        _print_rival(found)
+    if found.is_same is False:
+        raise typer.Exit(1)
+
+
+def _print_rival(found: RivalReplay) -> None:
+    rows = [("competition", found.competition), ("own", found.own), ("rival", found.rival)]
+    decision = found.decision
+    if decision is not None:
+        rows += [
+            ("seed", str(decision.seed)),
+            ("snapshot", decision.snapshot),
+            ("entries", "" if found.entries is None else str(found.entries)),
+            ("met before", " ".join(decision.seen)),
+            ("no longer counts", " ".join(decision.spent)),
+            ("full or away", " ".join(decision.barred)),
+            ("chance", "" if found.chance is None else words.percent(found.chance)),
+            ("made again", found.replayed or ""),
+        ]
+    console.table(("", found.battle_id), rows)
+    if decision is None:
+        console.say("Nothing was recorded of the choice: its competition had no seed.")
+    elif found.is_same is None:
+        console.say(
+            "It cannot be made again: its snapshot was not used for 30 days and is deleted."
+        )
+    else:
+        console.say("The same." if found.is_same else "Another one: the choice cannot be trusted.")
 
 
 @app.command(epilog="Example: guanaco duels regenerations open")

@@ -31,6 +31,7 @@ from guanaco.duels import (
     DuelVoteRequest,
     PairScore,
     RegenerationPair,
+    RivalReplay,
     Side,
 )
 from guanaco.errors import GuanacoError
@@ -169,6 +170,23 @@ def duels_of_pairs(competition_id: str) -> Call[list[PairScore]]:
         CompetitionNotFound: There is no such competition.
     """
     return get(f"/competitions/{segment(competition_id)}/duels", list[PairScore])
+
+
+def rival(conversation_id: str, battle_id: str) -> Call[RivalReplay]:
+    """Return how the rival of a battle was chosen, with its exact chance, and whether the same choice gives it again. Admin.
+
+    Args:
+        conversation_id: The conversation's id.
+        battle_id: The battle's id.
+
+    Returns:
+        The RivalReplay.
+
+    Raises:
+        BattleNotFound: The conversation has no such battle.
+    """
+    path = of_conversation(conversation_id, "battles", segment(battle_id), "rival")
+    return get(path, RivalReplay)
 
 
 def regenerations_of_pairs(competition_id: str) -> Call[list[RegenerationPair]]:

@@ -311,6 +311,12 @@ async def test_the_chance_of_a_rival_can_be_computed_again(database: Database) -
     fresh = decision.model_copy(update={"seen": ()})
     assert await rival_chances(fresh, snapshot) == pytest.approx({THIRD: 0.75, RIVAL: 0.25})
     assert (await rival_chances(decision, snapshot))[rival] == pytest.approx(1), "who was met waits"
+    admin = await world.http(Role.ADMIN)
+    shown = (await admin.get(f"/conversations/{conversation}/battles/{keys[1]}/rival")).json()
+    assert (shown["own"], shown["rival"], shown["chance"]) == (OWN, rival, 1)
+    assert (shown["replayed"], shown["is_same"], shown["entries"]) == (rival, True, 3)
+    missing = await admin.get(f"/conversations/conv_other/battles/{keys[1]}/rival")
+    assert (missing.status_code, missing.json()["error"]) == (404, "battle_not_found")
 
 
 async def test_an_erased_user_leaves_no_battle(database: Database) -> None:

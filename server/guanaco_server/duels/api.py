@@ -17,6 +17,7 @@ from guanaco.duels import (
     DuelVoteRequest,
     PairScore,
     RegenerationPair,
+    RivalReplay,
 )
 from guanaco.errors import GuanacoError
 from guanaco_server.accounts.auth import Auth
@@ -79,7 +80,9 @@ def battle_route(battles: BattleService) -> ReplyRoute:
     )
 
 
-def router(duels: DuelService, regenerations: RegenerationService, auth: Auth) -> Routes:
+def router(
+    duels: DuelService, battles: BattleService, regenerations: RegenerationService, auth: Auth
+) -> Routes:
     routes = Routes(prefix="/api/v1", tags=["chat"])
     talker = auth.require(Role.BACKEND, Role.DEVELOPER)
     developer = auth.require(Role.DEVELOPER)
@@ -99,6 +102,11 @@ def router(duels: DuelService, regenerations: RegenerationService, auth: Auth) -
     ) -> BattleRecord:
         """Say which reply is better. The vote can be changed for a day; the same vote again changes nothing."""
         return await duels.vote(account, conversation_id, battle_id, request)
+
+    @routes.get("/conversations/{conversation_id}/battles/{battle_id}/rival")
+    async def read_rival(conversation_id: str, battle_id: str, _: Account = admin) -> RivalReplay:
+        """Return how the rival of a battle was chosen, with its exact chance, and whether the same choice gives it again."""
+        return await battles.rival_of(conversation_id, battle_id)
 
     @routes.get("/submissions/{submission_id}/duels")
     async def read_duels(
