@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from guanaco.calls import feedback as feedback_calls
+from guanaco.calls.wire import Request
 from guanaco.errors import InvalidInput, LibraryMissing
 from guanaco.feedback import ExportFormat, Feedback, FeedbackPage
 
@@ -142,10 +143,8 @@ class FeedbackMethods:
             InvalidInput: The file's name does not say which format it is, or a filter makes no sense.
             SubmissionNotFound: There is no such submission, or it is another developer's.
         """
+        request = _export(submission_id, path, format, cursor, filters)
         with _whole(Path(path)) as unfinished, unfinished.open("wb") as file:
-            request = feedback_calls.export(
-                submission_id, format=format or _format_of(path), cursor=cursor, **filters
-            )
             return self.transport.download(request, file)["X-Next-Cursor"]
 
 
@@ -233,10 +232,8 @@ class AsyncFeedbackMethods:
             InvalidInput: The file's name does not say which format it is, or a filter makes no sense.
             SubmissionNotFound: There is no such submission, or it is another developer's.
         """
+        request = _export(submission_id, path, format, cursor, filters)
         with _whole(Path(path)) as unfinished, unfinished.open("wb") as file:
-            request = feedback_calls.export(
-                submission_id, format=format or _format_of(path), cursor=cursor, **filters
-            )
             return (await self.transport.download(request, file))["X-Next-Cursor"]
 
 
@@ -256,6 +253,18 @@ class _whole:  # noqa: N801 - used like a function
         else:
             with suppress(FileNotFoundError):
                 self._unfinished.unlink()
+
+
+def _export(
+    submission_id: str,
+    path: str | os.PathLike[str],
+    format: ExportFormat | None,
+    cursor: str | None,
+    filters: Filters,
+) -> Request:
+    return feedback_calls.export(
+        submission_id, format=format or _format_of(path), cursor=cursor, **filters
+    )
 
 
 def _format_of(path: str | os.PathLike[str]) -> ExportFormat:

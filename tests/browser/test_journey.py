@@ -14,7 +14,7 @@ from guanaco.accounts import Role
 from guanaco_server.demo.tiny_repo import make_tiny_repo
 from tests.browser.visiting import Visitors
 from tests.fixtures.hub import ControlledHub
-from tests.fixtures.up import SCRIPTED_ENGINE, Up
+from tests.fixtures.up import Up, scripted
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -32,20 +32,8 @@ def hub(tmp_path: Path) -> Iterator[ControlledHub]:
 
 @pytest.fixture
 def platform(tmp_path: Path, hub: ControlledHub, engine_python: Path) -> Iterator[Up]:
-    up = Up(
-        tmp_path / "up",
-        hub_endpoint=hub.url,
-        engine_python=str(engine_python),
-        engine_command=SCRIPTED_ENGINE,
-        stress_duration_s=0.5,
-        stress_rate=4,
-        stress_requests=4,
-    )
-    try:
-        up.start()
+    with scripted(tmp_path / "up", hub, engine_python) as up:
         yield up
-    finally:
-        up.stop()
     assert up.model_servers() == []
 
 

@@ -17,7 +17,7 @@ from guanaco.accounts import Role
 from guanaco_server.demo.tiny_repo import make_tiny_repo
 from tests.fixtures.hub import ControlledHub
 from tests.fixtures.ports import free_port
-from tests.fixtures.up import SCRIPTED_ENGINE, Up
+from tests.fixtures.up import SCRIPTED_ENGINE, Up, scripted
 
 ROOT = Path(__file__).parents[2]
 TUTORIALS = ROOT / "docs" / "tutorials"
@@ -29,21 +29,11 @@ NAMED = re.compile(r"# ([\w.-]+)\n")
 @pytest.fixture
 def platform(tmp_path: Path, engine_python: Path) -> Iterator[Up]:
     make_tiny_repo(tmp_path / "hub" / "org" / "my-model")
-    with ControlledHub(tmp_path / "hub") as hub:
-        up = Up(
-            tmp_path / "up",
-            hub_endpoint=hub.url,
-            engine_python=str(engine_python),
-            engine_command=SCRIPTED_ENGINE,
-            stress_duration_s=0.5,
-            stress_rate=4,
-            stress_requests=4,
-        )
-        try:
-            up.start()
-            yield up
-        finally:
-            up.stop()
+    with (
+        ControlledHub(tmp_path / "hub") as hub,
+        scripted(tmp_path / "up", hub, engine_python) as up,
+    ):
+        yield up
 
 
 def environment(**changes: str) -> dict[str, str]:

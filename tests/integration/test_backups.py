@@ -19,7 +19,7 @@ from pydantic import SecretStr
 from sqlalchemy import text
 
 from guanaco.accounts import Role
-from guanaco.errors import BackupDamaged, BackupFailed, DataDirInUse
+from guanaco.errors import BackupDamaged, BackupFailed, DatabaseUnavailable, DataDirInUse
 from guanaco_server.artifacts.stores.local import LocalStore
 from guanaco_server.backups.document import fingerprint_of, seal_of
 from guanaco_server.backups.folder import DOCUMENT, BackupFolder, read_backup
@@ -31,6 +31,7 @@ from guanaco_server.runtime.data_dir import PSEUDONYM_KEY, DataDir
 from guanaco_server.settings import Settings
 from tests.conftest import TEMPLATE
 from tests.fixtures.artifacts import random_tensors, write_artifact
+from tests.fixtures.ports import free_port
 from tests.fixtures.postgres import PostgresServer
 from tests.fixtures.rating import rate
 from tests.fixtures.world import World
@@ -339,6 +340,16 @@ async def test_tool_older_than_the_server_is_one_sentence(
     assert "as new as the server" in (failed.value.hint or "")
     assert BackupFolder(tmp_path / "backups").finished() == []
     postgres.drop(name)
+
+
+@pytest.mark.parametrize("wal", [None, "wal"], ids=["dump", "base"])
+def test_a_database_that_is_down_is_one_sentence(tmp_path: Path, wal: str | None) -> None:
+    url = SecretStr(f"postgresql://nobody@127.0.0.1:{free_port()}/none")
+    archived = None if wal is None else tmp_path / wal
+    settings = Settings(data_dir=tmp_path, database_url=url, backup_wal_dir=archived)
+    with pytest.raises(DatabaseUnavailable, match=r"does not answer: .*refused") as refused:
+        make_backup(settings)
+    assert "GUANACO_DATABASE_URL" in str(refused.value.hint)
 
 
 def test_a_folder_that_is_no_backup_is_one_sentence(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ async def tally(world: Votes) -> dict[str, int]:
 
 
 async def test_a_vote_of_the_version_before_counts_as_its_latest(world: Votes) -> None:
-    """That version writes no first vote; its user is counted again with the next rating."""
+    """The version before writes no first vote; its user is counted again with the next rating."""
     await world.rate("ada", True)
     await world.rate("ada", False)
     await world.scores.loop.run_once()

@@ -23,6 +23,7 @@ from psycopg import sql
 from sqlalchemy.engine import URL, make_url
 
 from guanaco.errors import BackupDamaged, BackupFailed, DatabaseUnavailable
+from guanaco_server.database.database import UNAVAILABLE_HINT
 from guanaco_server.database.direct import NETWORK
 
 DUMP = "database.dump"
@@ -223,7 +224,8 @@ def _connected(url: str) -> Iterator[psycopg.Connection[Any]]:
     try:
         connection = psycopg.connect(conninfo, **NETWORK)
     except psycopg.OperationalError as error:
-        raise DatabaseUnavailable(str(error).strip().splitlines()[0].rstrip(".")) from None
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise DatabaseUnavailable(reason, hint=UNAVAILABLE_HINT) from None
     with connection:
         yield connection
 
