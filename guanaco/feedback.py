@@ -37,6 +37,7 @@ class FeedbackRequest(BaseModel):
     text: str = Field(default="", max_length=4_096)
     may_be_quoted: bool = Field(
         default=False,
+        strict=True,
         description="The user agreed, when they rated, that their words are shown on the model's public page: anonymized, without a name and without the conversation.",
         exclude_if=_is_false,
     )

@@ -20,7 +20,7 @@ from guanaco.contract import (
     unknown_members,
     without_unknown_fields,
 )
-from guanaco.feedback import FeedbackFilter
+from guanaco.feedback import FeedbackFilter, FeedbackRequest
 from guanaco.prompts import Prompt, PromptFormatter, UnknownPrompt
 from guanaco.recipes import RecipeOverride
 from guanaco.submissions import Status, SubmissionRequest
@@ -229,3 +229,5 @@ def test_consent_is_true_and_nothing_like_it(consent: object) -> None:
         ConversationRequest.model_validate(
             {"user_id": "u", "bot": {"name": "Luna"}, "consent": consent}
         )
+    with pytest.raises(ValidationError, match="may_be_quoted"):
+        FeedbackRequest.model_validate({"thumbs_up": True, "text": "x", "may_be_quoted": consent})
