@@ -70,7 +70,9 @@ WARM_UP_S = 15.0  # the first chats of a platform are slow, whatever else it doe
 ALONE_S = 45.0  # more than 1,000 chats, so that the p99 is of ten at least
 STEPS_SHOWN = 8
 MAKING_S = 120  # the longest that schemathesis makes requests
-KEEP_CONNECTIONS_S = 40.0
+KEEP_CONNECTIONS_S = 40.0  # at most
+SHARE_OF_CONNECTIONS = 0.2
+SHORTEST_S = 10.0  # of a phase, so that there are chats to measure
 LEAST = {"hostile_repos": 300, "requests": 10_000, "connections": 200}
 ZERO = ("executed", "escaped", "server_errors")
 AIMS = {"stall_ms": 100.0, "own_stall_ms": 100.0, "p99_ratio": 2.0}  # less than
@@ -255,8 +257,10 @@ class Arena:
         assert self._up.process is not None
         watch = Traffic("watch", self._up.base_url, str(self._up.process.pid))
         stolen_s = _stolen_s()
+        begun = time.monotonic()
         with _memory(self._up.process.pid) as memory:
             yield
+            time.sleep(max(0.0, SHORTEST_S - (time.monotonic() - begun)))
         stolen_s = _stolen_s() - stolen_s
         chats, looks = chat.end(), watch.end()
         waits = sorted(one["s"] for one in chats)
@@ -301,7 +305,8 @@ class Arena:
         count: int = self._arguments.connections
         url, seed = self._up.base_url, self._arguments.seed
         with _attackers(1) as pool:
-            attack = attack_connections(url, count, KEEP_CONNECTIONS_S, seed)
+            keep_s = min(KEEP_CONNECTIONS_S, SHARE_OF_CONNECTIONS * self._arguments.seconds)
+            attack = attack_connections(url, count, keep_s, seed)
             ends = pool.submit(asyncio.run, attack).result()
         for end, number in sorted(ends.items()):
             _talk(f"  {number:4} {end}")
