@@ -13,7 +13,9 @@ import httpx
 import pytest
 
 from guanaco_server.clusters.cluster import DeploymentSpec, ReplicaPhase, Resources
+from guanaco_server.clusters.kubernetes import pools
 from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
+from guanaco_server.clusters.kubernetes.options import PodPool
 from guanaco_server.clusters.kubernetes.pool_port import OrderNotTaken, PoolPort
 from tests.fixtures.fake_kubernetes import statuses
 from tests.fixtures.fake_kubernetes.store import Json
@@ -94,6 +96,34 @@ async def test_a_pool_whose_pods_are_all_claimed_counts_as_empty(
         assert await cluster.waiting_in_pools() == {pool: 0}
     await warm(cluster)
     assert await cluster.waiting_in_pools() == {pool: 1}
+
+
+async def test_a_pool_grows_by_its_claims_and_shrinks_later(
+    world: FakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "LOOK_AGAIN_S", 0.05)
+
+    async def size() -> int:
+        found = world.server.store.get(("deployments", "models", "guanaco-pool-small"))
+        return int(found["spec"]["replicas"])
+
+    async def is_size(wanted: int) -> bool:
+        return await size() == wanted
+
+    growing = (PodPool("small", 1, max_size=2),)
+    async with pooled(world, pools=growing) as cluster:
+        for name in ("m-one", "m-two", "m-three"):
+            await warm(cluster)
+            await cluster.apply_deployment(spec(name))
+        await until(lambda: is_size(2))
+        assert len(await warm(cluster, 2)) == 2
+        for pod in world.server.store.all("pods"):
+            if "guanaco.dev/claimed-at" in pod["metadata"].get("annotations", {}):
+                key = ("pods", "models", pod["metadata"]["name"])
+                long_ago = {"guanaco.dev/claimed-at": "2026-01-01T00:00:00+00:00"}
+                world.server.store.merge(key, {"metadata": {"annotations": long_ago}})
+        await until(lambda: is_size(1))
+        assert await cluster.list_deployments() == ["m-one", "m-three", "m-two"]
 
 
 async def test_a_claimed_pod_counts_as_starting_until_its_model_answers(

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from guanaco.errors import InvalidSettings
 from guanaco_server.clusters.cluster import DeploymentSpec, Resources
 from guanaco_server.clusters.kubernetes.claimed import has_served
 from guanaco_server.clusters.kubernetes.names import ORDERED
-from guanaco_server.clusters.kubernetes.options import PodPool
+from guanaco_server.clusters.kubernetes.options import PodPool, checked_pools
 from guanaco_server.clusters.kubernetes.pool_manifests import (
     fits,
     pool_deployment,
@@ -19,6 +20,7 @@ from guanaco_server.clusters.kubernetes.pool_manifests import (
     pool_secret,
 )
 from guanaco_server.formats.pool import PodOrder
+from guanaco_server.settings import Settings
 from tests.fixtures.manifest_checks import problems_in
 from tests.unit.test_kubernetes_manifests import OPTIONS, with_uid
 
@@ -113,3 +115,18 @@ def test_order_reads_back_as_written_and_others_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match="no order"):
             PodOrder.from_json(json.dumps(wrong).encode())
+
+
+def test_as_many_pods_wait_as_were_claimed_lately() -> None:
+    pool = PodPool("small", 2, max_size=4)
+    sizes = [
+        pool_deployment(pool, OPTIONS, "t", claims)["spec"]["replicas"] for claims in (0, 3, 9)
+    ]
+    assert sizes == [2, 3, 4]
+    assert pool_deployment(PodPool("small", 2), OPTIONS, "t", 9)["spec"]["replicas"] == 2
+
+
+def test_a_pool_that_may_shrink_below_its_size_is_refused() -> None:
+    small: Any = {"small": {"size": 3, "max_size": 2}}
+    with pytest.raises(InvalidSettings, match="max_size 2, which is less than its size 3"):
+        checked_pools(Settings(kubernetes_pools=small))

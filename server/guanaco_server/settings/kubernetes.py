@@ -9,11 +9,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class PoolSettings(BaseModel):
-    """A pool of warm pods: how many wait, and what each asks of its machine, as a recipe would ask for it."""
+    """A pool of warm pods: how many wait, at most how many after as many claims, and what each asks of its machine, as a recipe would ask for it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     size: int = Field(ge=0, le=1_000)
+    max_size: int | None = Field(default=None, ge=1, le=1_000)
     image: str | None = None
     gpu_type: str | None = None
     gpu_count: int = Field(default=0, ge=0)
@@ -84,7 +85,7 @@ class KubernetesSettings(BaseModel):
     )
     kubernetes_pools: dict[str, PoolSettings] = Field(
         default={},
-        description='Warm pods that wait with vLLM imported, as JSON by the name of their pool: {"small": {"size": 2, "memory_bytes": 8589934592}}; also gpu_type, gpu_count, cpus, disk_bytes, shared_memory_bytes and image. A model server that fits claims one instead of starting a pod. Size 0 keeps none. Not with kubernetes_queue.',
+        description='Warm pods that wait with vLLM imported, as JSON by the name of their pool: {"small": {"size": 2, "memory_bytes": 8589934592}}; also gpu_type, gpu_count, cpus, disk_bytes, shared_memory_bytes and image. With max_size as many wait as were claimed within the last 15 minutes, from size to max_size. A model server that fits claims one instead of starting a pod. Size 0 keeps none. Not with kubernetes_queue.',
     )
     kubernetes_engine_egress: list[str] = Field(
         default=[],

@@ -8,8 +8,11 @@ while it waited: it serves when it has become ready again since it was ordered, 
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from guanaco_server.clusters.kubernetes.names import (
     ASKED_REPLICAS,
+    CLAIMED_AT,
     FROM_POOL,
     ORDERED,
     POOL,
@@ -38,6 +41,15 @@ def is_claimed_for(pod: Json, deployment: Json, spec: str) -> bool:
 
 def is_ordered(pod: Json) -> bool:
     return ORDERED in pod["metadata"].get("annotations", {})
+
+
+def claimed_at(pod: Json) -> datetime | None:
+    """Return when the pod was claimed; None for one that waits, or that an earlier version claimed."""
+    said = pod["metadata"].get("annotations", {}).get(CLAIMED_AT)
+    try:
+        return datetime.fromisoformat(said) if is_claimed(pod) and said else None
+    except ValueError:  # somebody has written it
+        return None
 
 
 def has_served(pod: Json) -> bool:

@@ -26,6 +26,7 @@ POOLS = f"{MANAGED_BY}={POOL_MANAGER}"
 POOL = "guanaco.dev/pool"
 FROM_POOL = "guanaco.dev/from-pool"  # stays when the pod is claimed
 WAITED = "guanaco.dev/waited-since"
+CLAIMED_AT = "guanaco.dev/claimed-at"
 ORDERED = "guanaco.dev/ordered"
 ASKED_REPLICAS = "guanaco.dev/replicas"
 MAX_CHARS = 63

@@ -79,11 +79,16 @@ PORT_IN_ENDPOINT, CONTROL_PORT_IN_ENDPOINT = ":8000", ":8001"
 
 @dataclass(frozen=True)
 class PodPool:
-    """Pods that wait for a model; each asks for these resources."""
+    """Pods that wait for a model; each asks for these resources. ``size`` of them wait, or up to ``max_size`` after as many claims."""
 
     name: str
     size: int
     resources: Resources = NOTHING_ASKED
+    max_size: int = 0
+
+    def size_after(self, claims: int) -> int:
+        """Return how many pods are to wait after this number of claims."""
+        return max(self.size, min(claims, self.max_size))
 
 
 @dataclass(frozen=True)
@@ -232,7 +237,12 @@ def _pool(name: str, given: PoolSettings) -> PodPool:
         raise InvalidSettings(
             f"The pool {name} in kubernetes_pools needs gpu_type and gpu_count, or neither."
         )
-    return PodPool(name, given.size, Resources(**given.model_dump(exclude={"size"})))
+    if given.max_size is not None and given.max_size < given.size:
+        raise InvalidSettings(
+            f"The pool {name} in kubernetes_pools has max_size {given.max_size}, which is less than its size {given.size}."
+        )
+    asked = Resources(**given.model_dump(exclude={"size", "max_size"}))
+    return PodPool(name, given.size, asked, given.max_size or given.size)
 
 
 def _check_gpu(pool: PodPool, settings: Settings) -> None:

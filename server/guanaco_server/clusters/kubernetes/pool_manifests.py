@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from datetime import datetime
 from typing import Any
 
 from guanaco_server.clusters.cluster import DeploymentSpec, Resources
@@ -24,6 +25,7 @@ from guanaco_server.clusters.kubernetes.manifests import (
     server_labels,
 )
 from guanaco_server.clusters.kubernetes.names import (
+    CLAIMED_AT,
     COMPONENT,
     FROM_POOL,
     MANAGED_BY,
@@ -68,8 +70,8 @@ def pool_name(pool: str) -> str:
     return f"guanaco-pool-{pool}"
 
 
-def pool_deployment(pool: PodPool, options: KubernetesOptions, token: str) -> Json:
-    """Make the Deployment. Another ``token`` makes other pods, because they know it from their start."""
+def pool_deployment(pool: PodPool, options: KubernetesOptions, token: str, claims: int = 0) -> Json:
+    """Make the Deployment, ``claims`` being those of late. Another ``token`` makes other pods, because they know it from their start."""
     selector = {MANAGED_BY: POOL_MANAGER, POOL: pool.name}
     described = selector | {COMPONENT: "pool", FROM_POOL: pool.name}
     pod = _pod(pool, options)
@@ -79,7 +81,7 @@ def pool_deployment(pool: PodPool, options: KubernetesOptions, token: str) -> Js
         "kind": "Deployment",
         "metadata": _metadata(pool) | {"labels": described | {SPEC: spec}},
         "spec": {
-            "replicas": pool.size,
+            "replicas": pool.size_after(claims),
             "revisionHistoryLimit": 1,
             # Where GPUs are scarce, none is free for a second pod beside the first.
             "strategy": {
@@ -110,7 +112,9 @@ def named_secret(pool: PodPool) -> Json:
     return {"apiVersion": "v1", "kind": "Secret", "metadata": _metadata(pool)}
 
 
-def claim_of(pod: Json, spec: DeploymentSpec, options: KubernetesOptions, owner: Json) -> Json:
+def claim_of(
+    pod: Json, spec: DeploymentSpec, options: KubernetesOptions, owner: Json, now: datetime
+) -> Json:
     """Make the change by which a waiting pod becomes one of a server. It is refused if the pod has changed meanwhile."""
     return {
         "metadata": {
@@ -120,6 +124,7 @@ def claim_of(pod: Json, spec: DeploymentSpec, options: KubernetesOptions, owner:
             "annotations": {
                 **annotated(spec.name, spec.submission_id),
                 WAITED: ready_since(pod) or NEVER,
+                CLAIMED_AT: now.isoformat(timespec="seconds"),
             },
             "ownerReferences": owned_by(owner),
         }

@@ -9,6 +9,8 @@ The claim is one change of the pod, which is refused if anybody was faster: the 
 by the server's Deployment from then on. The order goes to the pod's control port and is marked at the pod when it was
 taken. A platform that dies between two steps leaves a pod that is claimed and has no order: the next look gives it one, or
 deletes it. The Deployment has as many replicas fewer as pods are claimed for it.
+
+A pool with a ``max_size`` keeps as many waiting as were claimed lately: each claim is written at its pod, so that all workers count the same.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import base64
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime, timedelta
 
 from guanaco.errors import ClusterRefused, ClusterUnreachable
 from guanaco_server.clusters.cluster import DeploymentSpec
@@ -30,6 +33,7 @@ from guanaco_server.clusters.kubernetes.api import (
 )
 from guanaco_server.clusters.kubernetes.claimed import (
     NEVER,
+    claimed_at,
     has_served,
     is_claimed,
     is_claimed_for,
@@ -70,6 +74,8 @@ ASKED_PODS = 8  # number of pods that are asked whether their node has the artif
 CLAIM_ROUNDS = 3
 ORDER_TRIES, ORDER_PAUSE_S = 3, 0.5
 ARTIFACT = "--artifact"
+DEMAND = timedelta(minutes=15)  # a new node with GPUs takes some of them to come
+LOOK_AGAIN_S = 60.0
 
 Dismiss = Callable[[Json], Awaitable[None]]
 
@@ -96,6 +102,7 @@ class Pools:
         self._specs: dict[str, str] = {}
         self._taken: set[str] = set()
         self._upkeep: asyncio.Task[None] | None = None
+        self._later: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
         """Make the pools of the settings, and remove those that the settings do not have any more."""
@@ -116,6 +123,8 @@ class Pools:
 
     async def stop(self) -> None:
         """Stop the upkeep. The pools stay."""
+        if self._later is not None:
+            self._later.cancel()
         if self._upkeep is not None:
             self._upkeep.cancel()
             await asyncio.wait([self._upkeep])
@@ -127,6 +136,7 @@ class Pools:
                 await self._maintain(pool)
             except (ClusterRefused, ClusterUnreachable, UnexpectedStatus) as error:
                 logger.warning("the pool %s cannot be kept: %s", pool.name, error)
+        self._look_again()
 
     def count_waiting(self) -> dict[str, int]:
         """Count the pods of each pool that could be claimed now."""
@@ -198,11 +208,32 @@ class Pools:
 
     async def _maintain(self, pool: PodPool) -> None:
         token = await self._token_of(pool)
-        deployment = pool_deployment(pool, self._options, token)
+        deployment = pool_deployment(pool, self._options, token, self._claims(pool))
         owner = await self._api.apply(deployment)
         await self._api.apply(pool_policy(pool, self._options, owner))
         self._tokens[pool.name] = token
         self._specs[pool.name] = deployment["metadata"]["labels"][SPEC]
+
+    def _claims(self, pool: PodPool) -> int:
+        """Count the pods that were claimed from the pool lately, by any worker, and that are still there."""
+        since = datetime.now(UTC) - DEMAND
+        times = [
+            claimed_at(pod)
+            for pod in self._informers.all(POD).values()
+            if pod["metadata"].get("labels", {}).get(FROM_POOL) == pool.name
+        ]
+        return sum(at is not None and at >= since for at in times)
+
+    def _look_again(self) -> None:
+        """Have a pool that has grown shrink again when its claims are long ago."""
+        has_grown = any(
+            pool.size_after(self._claims(pool)) > pool.size for pool in self._options.pools
+        )
+        if self._later is not None:
+            self._later.cancel()
+        self._later = None
+        if has_grown:
+            self._later = asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self.expect)
 
     async def _token_of(self, pool: PodPool) -> str:
         """Return the pool's token, which the first worker makes. An apply that says nothing of the data answers with them."""
@@ -241,7 +272,8 @@ class Pools:
         """Return the pod as it is after the claim; None if somebody else was faster, or it has changed."""
         name = pod["metadata"]["name"]
         try:
-            found = await self._api.merge(POD, name, claim_of(pod, spec, self._options, owner))
+            claim = claim_of(pod, spec, self._options, owner, datetime.now(UTC))
+            found = await self._api.merge(POD, name, claim)
         except UnexpectedStatus as answered:
             logger.info("%s cannot be claimed: %s", name, answered)
             # If a claim is repeated because its answer was lost, the second one is refused.
@@ -251,6 +283,7 @@ class Pools:
                 return None
             found = found_again
         self._informers.note_claimed(found)
+        self.expect()
         logger.info("%s claims %s of the pool", spec.name, name)
         return found
 
