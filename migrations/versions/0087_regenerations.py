@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql
 from guanaco_server.database.types import UtcDateTime
 
 revision = "0087"
-down_revision = "0085"
+down_revision = "0086"
 
 JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
 
