@@ -71,7 +71,7 @@ CHOICES = ("characters", "conversation", "kv_aware", "round_robin")
 
 
 @dataclass(frozen=True)
-class Talk:
+class LocalConversation:
     """One conversation: whose, and what the user says in it."""
 
     id: str
@@ -148,12 +148,14 @@ async def bench(
         return found
 
 
-def conversations_of(seed: int, count: int) -> list[Talk]:
+def conversations_of(seed: int, count: int) -> list[LocalConversation]:
     dice = random.Random(f"talks {seed}")
     weights = [1 / (rank + 1) ** ZIPF for rank in range(CHARACTERS)]
     drawn = dice.choices(range(CHARACTERS), weights, k=count)
     return [
-        Talk(f"conv_{seed}_{number}", character, tuple(dice.choice(LINES) for _ in range(TURNS)))
+        LocalConversation(
+            f"conv_{seed}_{number}", character, tuple(dice.choice(LINES) for _ in range(TURNS))
+        )
         for number, character in enumerate(drawn)
     ]
 
@@ -192,7 +194,7 @@ class Run:
         self._used: dict[int, set[str]] = defaultdict(set)
         self._asked: dict[str, int] = dict.fromkeys(endpoints, 0)
 
-    async def measure(self, talks: Sequence[Talk], at_once: int) -> Figures:
+    async def measure(self, talks: Sequence[LocalConversation], at_once: int) -> Figures:
         before = await counts(self._endpoints)
         left = iter(talks)
 
@@ -214,7 +216,7 @@ class Run:
             )
         return figures
 
-    async def _hold(self, one: Talk) -> None:
+    async def _hold(self, one: LocalConversation) -> None:
         text = self._personas[one.character]
         prefix = SharedPrefix(f"{self._salt} {one.character}", PERSONA_TOKENS)
         shared = prefix if self._choice == "characters" else None
@@ -235,7 +237,12 @@ class Run:
         return chosen
 
     async def _say(
-        self, endpoint: str, one: Talk, prefix: SharedPrefix | None, prompt: str, turn: int
+        self,
+        endpoint: str,
+        one: LocalConversation,
+        prefix: SharedPrefix | None,
+        prompt: str,
+        turn: int,
     ) -> str:
         reply, first, started = "", 0.0, time.perf_counter()
         params = GenerationParams(temperature=1.0, max_output_tokens=16)

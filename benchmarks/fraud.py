@@ -24,7 +24,7 @@ from benchmarks import duel_fraud
 from guanaco.competitions import Competition, RankingRule
 from guanaco_server.competitions.service import OPEN_COMPETITION
 from guanaco_server.feedback.records import RecordedRating
-from guanaco_server.leaderboard.flags.patterns import Breadth, contrasts
+from guanaco_server.leaderboard.flags.patterns import VoteBreadth, contrasts
 from guanaco_server.leaderboard.flags.rules import Owner
 from guanaco_server.leaderboard.ranking.rules import standings
 from guanaco_server.leaderboard.seasons.document import counted_votes
@@ -251,7 +251,7 @@ def suspects(votes: Sequence[Vote]) -> set[str]:
     for user, name, is_up in votes:
         kinds[name][2 * (breadth[user] > 1) + (not is_up)] += 1
     board = {
-        name: Breadth(VoteCount(up, down), VoteCount(wide_up, wide_down))
+        name: VoteBreadth(VoteCount(up, down), VoteCount(wide_up, wide_down))
         for name, (up, down, wide_up, wide_down) in kinds.items()
     }
     return {name for name, one in contrasts(board).items() if one.is_suspicious}

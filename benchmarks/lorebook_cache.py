@@ -84,7 +84,7 @@ class Figures:
 
 
 @dataclass
-class Talk:
+class LocalConversation:
     bot: Bot
     turns: list[Utterance] = field(default_factory=list)
     ttfts_ms: list[float] = field(default_factory=list)
@@ -153,7 +153,9 @@ async def measure(
     vllm, dice = VllmServer(), random.Random(7)
     book = BOOK if choice == "lorebook" else None
     talks = [
-        Talk(Bot(name="Luna", memory=f"{choice} {number}: Luna keeps a lighthouse.", lorebook=book))
+        LocalConversation(
+            Bot(name="Luna", memory=f"{choice} {number}: Luna keeps a lighthouse.", lorebook=book)
+        )
         for number in range(conversations)
     ]
     before = await counts([endpoint])
@@ -181,7 +183,12 @@ async def measure(
 
 
 async def say(
-    choice: str, vllm: VllmServer, endpoint: str, prompts: PromptService, one: Talk, said: str
+    choice: str,
+    vllm: VllmServer,
+    endpoint: str,
+    prompts: PromptService,
+    one: LocalConversation,
+    said: str,
 ) -> None:
     question = asked(one.bot, one.turns, said)._replace(position=len(one.turns) + 1)
     if choice.startswith("summary"):
@@ -215,7 +222,7 @@ async def say(
         summarize(one)
 
 
-def summarize(one: Talk) -> None:
+def summarize(one: LocalConversation) -> None:
     """Write what is due, as the platform does after a turn."""
     due = unsummarized(one.turns, room=BUDGET - tokens(one.bot.memory))
     if due is not None:
@@ -224,14 +231,14 @@ def summarize(one: Talk) -> None:
         one.written = one.newest = Summary(text, due.until, "rule")
 
 
-def with_summary(one: Talk) -> Bot:
+def with_summary(one: LocalConversation) -> Bot:
     """The bot with the newest summary behind the persona."""
     if one.newest is None:
         return one.bot
     return one.bot.model_copy(update={"memory": f"{one.bot.memory}\n{one.newest.text}"})
 
 
-def at_the_top(one: Talk) -> Bot:
+def at_the_top(one: LocalConversation) -> Bot:
     """The bot with what editors put behind the persona: what the newest messages speak of."""
     said: Sequence[str] = [turn.content for turn in one.turns]
     told = triggered(BOOK, said, ())

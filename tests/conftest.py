@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import event
 from xdist.remote import Producer
 
-from guanaco_server.clusters.local.nursery import NurseryProcess
+from guanaco_server.clusters.local.fork_server import ForkServerProcess
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
 from tests.fixtures import s3
@@ -121,12 +121,12 @@ def engine_interpreter(
 
 
 @pytest.fixture(scope="session")
-def nursery(
+def fork_server(
     engine_python: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[NurseryProcess]:
+) -> Iterator[ForkServerProcess]:
     """One process that has imported vLLM, for all tests that start a model server without a platform."""
     path = {"PYTHONPATH": ":".join(sys.path)}
-    process = NurseryProcess(tmp_path_factory.mktemp("nursery"), engine_python, path, "tests")
+    process = ForkServerProcess(tmp_path_factory.mktemp("nursery"), engine_python, path, "tests")
     yield process
     asyncio.run(process.stop())
 

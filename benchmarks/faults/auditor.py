@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from benchmarks.faults.ledger import Ledger, Talk
+from benchmarks.faults.ledger import Ledger, LocalConversation
 
 KINDS = (
     "lost submissions",
@@ -129,7 +129,7 @@ def _talks(tables: Connection, ledger: Ledger) -> Iterator[Finding]:
         yield Finding("doubled turns", f"a conversation of {user_id}, whom nobody knows")
 
 
-def _turns(talk: Talk, stored: Iterable[Any]) -> Iterator[Finding]:
+def _turns(talk: LocalConversation, stored: Iterable[Any]) -> Iterator[Finding]:
     """Compare a conversation message by message. What was not acknowledged at its end may be there once."""
     said = Counter(row.content for row in stored if row.sender == "user")
     replies = {row.id for row in stored if row.sender == "bot"}

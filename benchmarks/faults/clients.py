@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.faults.ledger import Ledger, Talk, ToldSubmission, ToldTurn
+from benchmarks.faults.ledger import Ledger, LocalConversation, ToldSubmission, ToldTurn
 
 RETRY_S = 0.3
 TIMEOUT_S = 10.0
@@ -127,7 +127,7 @@ class User:
     async def talk(self) -> None:
         count = 0
         while not self._client.campaign.is_over.is_set():
-            talk = Talk(f"user-{self._number}-{count}")
+            talk = LocalConversation(f"user-{self._number}-{count}")
             self._ledger.talks.append(talk)
             count += 1
             try:
@@ -138,7 +138,7 @@ class User:
                 if refused.code not in ("model_unavailable", "no_model_available"):
                     self._ledger.refused.append(f"{talk.user_id}, {talk.open_kind}: {refused}")
 
-    async def _converse(self, talk: Talk) -> None:
+    async def _converse(self, talk: LocalConversation) -> None:
         body = {"user_id": talk.user_id, "bot": {"name": "Luna"}, "consent": True}
         opened = await self._do(talk, "open", "/conversations", body)
         talk.conversation_id = opened["conversation_id"]
@@ -149,7 +149,7 @@ class User:
         if self._chance.random() < 0.8:
             await self._rate(talk)
 
-    async def _take_turn(self, talk: Talk, content: str) -> None:
+    async def _take_turn(self, talk: LocalConversation, content: str) -> None:
         is_stream = self._chance.random() < 0.5
         place = f"/conversations/{talk.conversation_id}"
         reply = await self._do(
@@ -161,7 +161,7 @@ class User:
             again = await self._do(talk, "regenerate", f"{place}/regenerate", {"stream": is_stream})
             turn.reply_ids.append(again["message_id"])
 
-    async def _rate(self, talk: Talk) -> None:
+    async def _rate(self, talk: LocalConversation) -> None:
         rating = (self._chance.random() < 0.6, f"said by {talk.user_id}")
         place = f"/conversations/{talk.conversation_id}/feedback"
         try:
@@ -173,7 +173,7 @@ class User:
         talk.rating = rating
 
     async def _do(
-        self, talk: Talk, kind: str, path: str, body: dict[str, Any], content: str = ""
+        self, talk: LocalConversation, kind: str, path: str, body: dict[str, Any], content: str = ""
     ) -> dict[str, Any]:
         talk.open, talk.open_kind = content or kind, kind
         answer = await self._client.persist(

@@ -19,7 +19,7 @@ class ToldTurn:
 
 
 @dataclass
-class Talk:
+class LocalConversation:
     """A conversation as its user knows it. ``open`` is what was sent and never acknowledged."""
 
     user_id: str
@@ -48,7 +48,7 @@ class Ledger:
     ``refused`` are answers that nobody should get; each says what it was.
     """
 
-    talks: list[Talk] = field(default_factory=list)
+    talks: list[LocalConversation] = field(default_factory=list)
     submissions: list[ToldSubmission] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)

@@ -2,7 +2,7 @@
 
 swap     a hot server of its shape takes its weights
 kept     its own server was kept
-start    no server was kept: one is forked from the nursery
+start    no server was kept: one is forked from the fork server
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def chat(
     """Talk to your own submission. Nothing is recorded. Without a terminal, each line of stdin is a message."""
     with connect() as client:
         who = options.read_bot(bot) if character is None else _cast(client, character)
-        talk = Talk(submission_id, who, show_prompt=show_prompt, as_json=as_json)
+        talk = LocalConversation(submission_id, who, show_prompt=show_prompt, as_json=as_json)
         talk.begin()
         for content in [message] if message is not None else _lines():
             if content.strip():
@@ -60,7 +60,7 @@ def _cast(client: Client, character: str) -> Bot:
     return client.character_bot(character_id, version=version, seed=uuid.uuid4().hex)
 
 
-class Talk:
+class LocalConversation:
     """A conversation that only this process stores."""
 
     def __init__(self, submission_id: str, bot: Bot, *, show_prompt: bool, as_json: bool) -> None:

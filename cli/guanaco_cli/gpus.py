@@ -122,7 +122,7 @@ def _print_recipe(status: RecipeStatus) -> None:
     served = _facts(status.served) if status.served else {}
     wanted = status.override.model_dump(mode="json") if status.override else {}
     rows = [
-        (label, served.get(label, ""), _shown(wanted.get(OVERRIDES.get(label, label))))
+        (label, served.get(label, ""), _format_value(wanted.get(OVERRIDES.get(label, label))))
         for label in LABELS
     ]
     console.table(("", "served", "set by an admin"), rows)
@@ -139,10 +139,10 @@ OVERRIDES = {"gpu_type": "gpu", "gpu_count": "gpus"}
 
 
 def _facts(recipe: Recipe) -> dict[str, str]:
-    return {label: _shown(value) for label, value in recipe.model_dump(mode="json").items()}
+    return {label: _format_value(value) for label, value in recipe.model_dump(mode="json").items()}
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, dict):
         return " ".join(f"{name}={text}" for name, text in value.items())
     if isinstance(value, list):

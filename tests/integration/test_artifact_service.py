@@ -15,7 +15,7 @@ from guanaco.errors import CorruptWeights, EngineMissing, HubUnreachable, Submis
 from guanaco.submissions import Level, WeightDtype
 from guanaco_server.artifacts.checking.adapters import CheckedAdapter, LoraModule
 from guanaco_server.artifacts.checking.checks import CheckedModel
-from guanaco_server.artifacts.collector import ArtifactCollector, Graces
+from guanaco_server.artifacts.collector import ArtifactCollector, GracePeriods
 from guanaco_server.artifacts.hub.hub import RepoSnapshot
 from guanaco_server.artifacts.service import (
     ArtifactService,
@@ -48,7 +48,7 @@ class Yard:
         self.cluster = MemoryCluster()
         clock = FixedClock()
         collector = ArtifactCollector(
-            database, clock, self.store, self._needed, Graces(600, 600, 600)
+            database, clock, self.store, self._needed, GracePeriods(600, 600, 600)
         )
         self.service = ArtifactService(
             self.store, collector, self.cluster, OPTIONS, lambda _name: nullcontext(), Metrics()

@@ -191,7 +191,7 @@ async def test_a_deleted_conversation_leaves_nothing_and_counts_no_more(
     other = await world.http(Role.BACKEND, "other")
     assert (await other.delete(path)).status_code == 404
     assert (await http.delete(path)).status_code == 204
-    await world.conversations.forgetting.look()
+    await world.conversations.erasure_watch.look()
     for gone in (
         await http.get(path),
         await http.delete(path),

@@ -19,7 +19,7 @@ from guanaco.submissions import GenerationParams
 from guanaco_server.artifacts.stores.local import LocalStore
 from guanaco_server.clusters.cluster import DeploymentSpec, ReplicaPhase
 from guanaco_server.clusters.local.cluster import LocalCluster
-from guanaco_server.clusters.local.nursery import NurseryProcess
+from guanaco_server.clusters.local.fork_server import ForkServerProcess
 from guanaco_server.clusters.local.servers import LOG_NAME, ReplicaRecord, read_instance
 from guanaco_server.demo.hub_server import LocalHub
 from guanaco_server.demo.tiny_repo import make_tiny_repo
@@ -164,7 +164,7 @@ async def test_vllm_generates_from_the_artifact_and_ends_with_its_platform(
 
 
 async def test_vllm_scores_candidates_by_a_reward_models_artifact(
-    hub: LocalHub, store: LocalStore, repo: Path, tmp_path: Path, nursery: NurseryProcess
+    hub: LocalHub, store: LocalStore, repo: Path, tmp_path: Path, fork_server: ForkServerProcess
 ) -> None:
     """It is forked, as all servers but the first test's are. Here of two labels; tests/e2e/test_served_by_vllm.py has one of one label."""
     labels = 2
@@ -173,7 +173,9 @@ async def test_vllm_scores_candidates_by_a_reward_models_artifact(
     await make_artifact(store, job_for(hub))
     port, folder = free_port(), tmp_path / "server"
     arguments = ("--artifact", (tmp_path / "artifacts" / KEY).as_uri(), "--name", "tiny_v1")
-    async with forked_server(nursery, folder, *arguments, "--port", str(port), *LIMITS) as server:
+    async with forked_server(
+        fork_server, folder, *arguments, "--port", str(port), *LIMITS
+    ) as server:
         endpoint = f"http://127.0.0.1:{port}"
         vllm = VllmServer()
 

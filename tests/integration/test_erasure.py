@@ -12,7 +12,7 @@ from sqlalchemy import select, text
 
 from guanaco.accounts import Role
 from guanaco.feedback import ErasureRequest
-from guanaco_server.chat.conversations.service import Forgetting
+from guanaco_server.chat.conversations.service import ErasureWatch
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import complete_metadata
 from guanaco_server.feedback.erasure import ErasedUser
@@ -80,9 +80,9 @@ async def test_no_table_or_export_holds_an_erased_user(world: World) -> None:
     await world.copies.make()
     assert CANARY in await everything(world.database)
     heard: list[str] = []
-    elsewhere = Forgetting(world.database)
+    elsewhere = ErasureWatch(world.database)
     elsewhere.on_erased(heard.extend)
-    for listening in (elsewhere, world.conversations.forgetting):
+    for listening in (elsewhere, world.conversations.erasure_watch):
         await listening.look()
 
     read = (await developer.get(f"{PATH}")).json()["items"]

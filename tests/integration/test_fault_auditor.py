@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import Connection, Engine, NullPool, create_engine, text
 
 from benchmarks.faults.auditor import Finding, audit
-from benchmarks.faults.ledger import Ledger, Talk, ToldSubmission, ToldTurn
+from benchmarks.faults.ledger import Ledger, LocalConversation, ToldSubmission, ToldTurn
 from benchmarks.faults.orphans import orphaned_engines, orphaned_objects, orphaned_processes
 from benchmarks.faults.pods import NAME, orphaned_pods
 from guanaco.accounts import Role
@@ -92,7 +92,7 @@ async def told(database: Database) -> Ledger:
         )
         await session.execute(text("UPDATE submissions SET idempotency_key = 'key', run = 2"))
     return Ledger(
-        [Talk("user-1", conversation, [one, two], (True, "Good"))],
+        [LocalConversation("user-1", conversation, [one, two], (True, "Good"))],
         [ToldSubmission("key", "acme/tiny", SUBMISSION, runs=2)],
     )
 

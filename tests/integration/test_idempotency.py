@@ -140,7 +140,7 @@ async def test_erasing_a_user_drops_the_answers_of_their_conversations(database:
     admin = await world.http(Role.ADMIN, "root")
     erased = await admin.post("/users/erase", json={"user_id": "user-1"})
     assert erased.status_code == 200, erased.text
-    await world.conversations.forgetting.look()
+    await world.conversations.erasure_watch.look()
     assert (await http.post(path, json=HELLO, headers=KEY)).status_code == 404
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import select
 from guanaco.accounts import Role
 from guanaco.prompts import PromptFile, PromptFormatter, PromptPart
 from guanaco.submissions import GenerationParams, Status, SubmissionKind
-from guanaco_server.chat.gateway.best_of import FAILURES, Choice, Scene
+from guanaco_server.chat.gateway.best_of import FAILURES, Choice, ReplyContext
 from guanaco_server.chat.tables import MessageRow
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
@@ -167,11 +167,13 @@ async def test_candidates_that_come_late_are_not_the_reward_models_fault(
     live = await world.routing.target(CHAT)
     found = Candidates((Candidate("a", "stop", -2.0), Candidate("b", "stop", -1.0)), 1, 2)
     for _ in range(FAILURES):
-        choice = await world.best_of.choose(live.serving, Scene(BOT, "You", (), ""), found, 0.0)
+        choice = await world.best_of.choose(
+            live.serving, ReplyContext(BOT, "You", (), ""), found, 0.0
+        )
         assert choice == Choice(1)
     assert world.chosen_by("timeout") == FAILURES
     assert world.deployments.take_suspects() == set()
-    choice = await world.best_of.choose(live.serving, Scene(BOT, "You", (), ""), found, 30.0)
+    choice = await world.best_of.choose(live.serving, ReplyContext(BOT, "You", (), ""), found, 30.0)
     assert choice == Choice(0, 1.0), "it is asked again at once"
 
 

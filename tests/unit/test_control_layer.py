@@ -18,12 +18,12 @@ from guanaco_server.engine.control import (
     ControlLayer,
     Message,
     Receive,
+    RepliesInProgress,
     Scope,
     Send,
     ServedArtifact,
     SleepOrder,
     State,
-    StillBusy,
     SwapRefused,
     SwapRequest,
 )
@@ -158,7 +158,7 @@ async def test_an_engine_without_sleep_levels_goes_on_serving(served: ServedArti
 async def test_open_replies_are_completed_before_it_sleeps(served: ServedArtifact) -> None:
     engine = ScriptedEngine()
     served.enter()
-    with pytest.raises(StillBusy):
+    with pytest.raises(RepliesInProgress):
         await served.sleep(SleepOrder(KEEPS_WEIGHTS, 0), engine)
     assert (served.state, engine.done) == (State.SERVING, [])
     served.leave()

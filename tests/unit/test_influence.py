@@ -10,7 +10,7 @@ import pytest
 from guanaco.competitions import RankingRule
 from guanaco_server.leaderboard.ranking.influence import (
     TIE,
-    Ballots,
+    RankedVotes,
     fewest_thumbs,
     neighbours,
     removal_effects,
@@ -74,7 +74,7 @@ def test_votes_named_by_influence_turn_a_pair_nearly_minimally(rule: RankingRule
     assert compared > 6
 
 
-def small_board(rng: random.Random, rule: RankingRule) -> Ballots:
+def small_board(rng: random.Random, rule: RankingRule) -> RankedVotes:
     names = ("a", "b", "c")
     votes = [
         (f"user-{user}", name, rng.random() < 0.4 + 0.15 * place)
@@ -82,10 +82,10 @@ def small_board(rng: random.Random, rule: RankingRule) -> Ballots:
         for place, name in enumerate(names)
         if rng.random() < 0.8
     ]
-    return Ballots.of(rule, votes)
+    return RankedVotes.of(rule, votes)
 
 
-def least_set(ballots: Ballots, above: str, below: str) -> int | None:
+def least_set(ballots: RankedVotes, above: str, below: str) -> int | None:
     places = [
         (user, place) for user, codes in enumerate(ballots.by_user) for place in range(len(codes))
     ]
@@ -97,7 +97,7 @@ def least_set(ballots: Ballots, above: str, below: str) -> int | None:
     return None
 
 
-def scores_of(ballots: Ballots) -> dict[str, float]:
+def scores_of(ballots: RankedVotes) -> dict[str, float]:
     return {one.submission_id: one.score.value for one in ballots.standings()}
 
 
@@ -110,7 +110,7 @@ def test_effect_of_one_removal_equals_a_new_fit(rule: RankingRule) -> None:
         for place, name in enumerate(("a", "b", "c", "d"))
         if rng.random() < 0.7
     ]
-    ballots = Ballots.of(rule, votes)
+    ballots = RankedVotes.of(rule, votes)
     before = scores_of(ballots)
     expected = removal_effects(ballots, "d", "a")
     for at in rng.sample(range(len(expected)), 10):
@@ -121,7 +121,7 @@ def test_effect_of_one_removal_equals_a_new_fit(rule: RankingRule) -> None:
 
 
 def test_rank_without_a_separate_neighbour_is_held_by_the_nearest() -> None:
-    ballots = Ballots(
+    ballots = RankedVotes(
         RankingRule.THUMBS_UP,
         {"wide": VoteCount(8, 2), "sure": VoteCount(7_000, 3_000), "low": VoteCount(5_000, 5_000)},
         (),
@@ -132,7 +132,7 @@ def test_rank_without_a_separate_neighbour_is_held_by_the_nearest() -> None:
 
 
 def test_a_thousand_votes_apart_takes_more_than_one_vote() -> None:
-    ballots = Ballots.of(
+    ballots = RankedVotes.of(
         RankingRule.THUMBS_UP,
         [(f"u{n}", name, n % 10 < ups) for name, ups in (("a", 8), ("b", 4)) for n in range(1_000)],
     )

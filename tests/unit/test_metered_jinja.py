@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from guanaco_server.serializer.chat_template import environment
-from guanaco_server.serializer.metered_jinja import CHECK_STEPS, MAX_NODES, OutOfSteps
+from guanaco_server.serializer.metered_jinja import CHECK_STEPS, MAX_NODES, StepLimitExceeded
 
 LLAMA_3 = "{% for m in messages %}{% set content = '<|start|>' + m['role'] + '<|end|>\n\n' + m['content'] | trim + '<|eot|>' %}{% if loop.index0 == 0 %}{% set content = 'b' + content %}{% endif %}{{ content }}{% endfor %}"
 LIMIT = CHECK_STEPS // 10
@@ -16,7 +16,7 @@ MESSAGES = [{"role": "user", "content": "All of these words. " * 10}] * 51
 
 
 def steps(template: str, *, weighs_values: bool = True, **variables: Any) -> int:
-    """Return how many steps rendering takes. Raises OutOfSteps beyond the limit."""
+    """Return how many steps rendering takes. Raises StepLimitExceeded beyond the limit."""
     metered = environment(weighs_values=weighs_values)
     metered.meter.left = LIMIT
     for _ in metered.metered(template).generate(**variables):
@@ -51,7 +51,7 @@ def test_steps_grow_with_the_messages() -> None:
     ],
 )
 def test_what_repeats_takes_steps(template: str, weighs_values: bool) -> None:
-    with pytest.raises(OutOfSteps):
+    with pytest.raises(StepLimitExceeded):
         steps(template, weighs_values=weighs_values)
 
 
@@ -94,7 +94,7 @@ LONG = "{% set x = 'a,' * 45000 %}"
     ],
 )
 def test_an_operation_on_large_values_takes_many_steps(template: str) -> None:
-    with pytest.raises(OutOfSteps):
+    with pytest.raises(StepLimitExceeded):
         steps(template)
 
 

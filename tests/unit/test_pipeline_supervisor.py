@@ -14,7 +14,7 @@ from guanaco_server.submissions.pipeline.stages import FUNCTIONS
 from guanaco_server.submissions.pipeline.supervisor import (
     MAX_ERRORS,
     Action,
-    Living,
+    WorkerLiveness,
     WorkflowState,
     decide,
     workflow_id,
@@ -23,7 +23,7 @@ from guanaco_server.submissions.pipeline.supervisor import (
 
 RUN = PipelineRun("acme-tiny_v1", 1)
 NOW_MS = 10_000_000.0
-ALONE = Living("2", "me", active=set(), others=set(), now_ms=NOW_MS)
+ALONE = WorkerLiveness("2", "me", active=set(), others=set(), now_ms=NOW_MS)
 AMONG_WORKERS = replace(ALONE, others={"other"})
 OLD = WorkflowState(workflow_id(RUN), 1, "PENDING", "me", "2", updated_at_ms=0, output=None)
 FRESH = replace(OLD, updated_at_ms=int(NOW_MS) - 1_000)
@@ -31,7 +31,7 @@ DONE = dict.fromkeys(Stage, Outcome.DONE)
 
 
 @pytest.mark.parametrize(
-    ("workflow", "living", "action"),
+    ("workflow", "liveness", "action"),
     [
         (replace(OLD, status="ENQUEUED"), ALONE, Action.LEAVE),
         (replace(OLD, status="ENQUEUED", version="1"), ALONE, Action.START),
@@ -50,9 +50,9 @@ DONE = dict.fromkeys(Stage, Outcome.DONE)
     ],
 )
 def test_a_run_is_left_started_or_failed_by_its_workflow(
-    workflow: WorkflowState, living: Living, action: Action
+    workflow: WorkflowState, liveness: WorkerLiveness, action: Action
 ) -> None:
-    assert decide([workflow], living, has_room=True).action is action
+    assert decide([workflow], liveness, has_room=True).action is action
 
 
 def test_a_run_without_a_workflow_is_started() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from guanaco.errors import InvalidSettings
-from guanaco_server.artifacts.collector import Graces
+from guanaco_server.artifacts.collector import GracePeriods
 from guanaco_server.artifacts.hub.hugging_face import ANSWER_TIMEOUT_S
 from guanaco_server.assembly.app import HEARTBEAT_S
 from guanaco_server.chat.conversations.history import HISTORY_CACHE_CHARS
@@ -226,7 +226,7 @@ def test_the_report_masks_secrets_and_passwords_in_urls() -> None:
 
 
 def test_each_removed_setting_tells_the_value_that_holds_now() -> None:
-    limits, graces = ReplicaLimits(), Graces()
+    limits, graces = ReplicaLimits(), GracePeriods()
     thresholds = Thresholds(1, 1, 1)
     now = {
         "max_body_bytes": MAX_BODY_BYTES,

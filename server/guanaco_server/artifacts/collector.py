@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Graces:
+class GracePeriods:
     """The time between two sweeps, and how long unneeded things are kept, in seconds."""
 
     sweep_s: float = 600
@@ -53,7 +53,7 @@ class ArtifactCollector:
         clock: Clock,
         store: ArtifactStore,
         needed_keys: NeededKeys,
-        graces: Graces,
+        graces: GracePeriods,
     ) -> None:
         self._database = database
         self._clock = clock

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from guanaco_server.artifacts.checking.configs import ArtifactConfigs
-from guanaco_server.artifacts.collector import ArtifactCollector, Graces, NeededKeys
+from guanaco_server.artifacts.collector import ArtifactCollector, GracePeriods, NeededKeys
 from guanaco_server.artifacts.service import ArtifactService, Exclusive, SerializerOptions
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.clusters.compute import Compute
@@ -42,7 +42,7 @@ def build_artifacts(
         clock,
         store,
         needed_keys,
-        Graces(),
+        GracePeriods(),
     )
     options = SerializerOptions(
         command=(compute.python, "-m", "guanaco_server.serializer.job"),

@@ -25,7 +25,7 @@ from guanaco_server.clusters.compute import Compute
 from guanaco_server.clusters.federation import Federation, Region
 from guanaco_server.clusters.leadership import AlwaysLeading
 from guanaco_server.clusters.local.cluster import LocalCluster
-from guanaco_server.clusters.local.nursery import has_memory_left
+from guanaco_server.clusters.local.fork_server import has_memory_left
 from guanaco_server.clusters.placement import RegionShare
 from guanaco_server.deployments.model_server import ModelServer
 from guanaco_server.deployments.vllm_server import VllmServer
@@ -171,7 +171,7 @@ def _compute(settings: Settings, data_dir: DataDir, model_server: ModelServer) -
         drain_s=settings.reply_timeout_s,
         server_memory_bytes=settings.engine_memory_bytes,
         engine_python=settings.engine_python,
-        has_nursery=settings.engine_nursery and not settings.engine_command,
+        has_fork_server=settings.engine_nursery and not settings.engine_command,
     )
     return Compute(
         cluster=cluster,

@@ -151,7 +151,7 @@ class Platform:
         serving = (
             rooms.routing.service,
             rooms.experiments.running,
-            rooms.chat.conversations.forgetting,
+            rooms.chat.conversations.erasure_watch,
             rooms.gateway.places,
             rooms.alerts.recorder,
             self._review,

@@ -185,7 +185,7 @@ def build_rooms(
         read_capacities=scaling.capacities.read,
         crowded=gateway.places.crowded,
         traffic=scaling.traffic,
-        sleeper=scaling.sleeper,
+        sleep_service=scaling.sleep_service,
         canaries=submissions.canaries,
         commits=database.watch_commits(),
     )

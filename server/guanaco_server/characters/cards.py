@@ -58,7 +58,7 @@ def read_card(data: bytes) -> Card:
         return _read_nested(SPECS[spec], value, text)
     if spec is not None:
         raise InvalidCard(
-            f"The card's spec is {_shown(spec)}.", hint="It should be chara_card_v2 or _v3."
+            f"The card's spec is {_format_value(spec)}.", hint="It should be chara_card_v2 or _v3."
         )
     if "first_mes" in value or "mes_example" in value:
         return Card(CardSpec.V1, text, _texts(value, ""), value=value)
@@ -269,5 +269,5 @@ def _icon(data: dict[str, Any]) -> str | None:
     return None if main is None else str(main["uri"])
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return repr(value)[:40]

@@ -236,8 +236,8 @@ class BattleService:
             return Battle(
                 battle_id=battle_id if is_battle else None,
                 message_id=reply.message_id,
-                a=_shown(whole.get("a")),
-                b=_shown(whole.get("b")),
+                a=_battle_reply(whole.get("a")),
+                b=_battle_reply(whole.get("b")),
                 continues_from=stands,
                 ask_for_feedback=reply.ask_for_feedback,
             )
@@ -274,7 +274,7 @@ class BattleService:
         )
 
 
-def _shown(generated: Generated | None) -> BattleReply | None:
+def _battle_reply(generated: Generated | None) -> BattleReply | None:
     if generated is None:
         return None
     return BattleReply(content=generated.content, finish_reason=generated.finish_reason)

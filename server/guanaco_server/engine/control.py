@@ -75,7 +75,7 @@ class State(StrEnum):
     BROKEN = "broken"
 
 
-class StillBusy(Exception):  # answered with 503: ask again
+class RepliesInProgress(Exception):  # answered with 503: ask again
     """Replies of the model that is there are not complete."""
 
 
@@ -295,7 +295,9 @@ class ServedArtifact:
         while self._open:
             if time.monotonic() >= deadline:
                 self.state = State.SERVING
-                raise StillBusy(f"{self._open} replies are not complete after {limit_s:g} s.")
+                raise RepliesInProgress(
+                    f"{self._open} replies are not complete after {limit_s:g} s."
+                )
             await asyncio.sleep(POLL_S)
 
 
@@ -354,7 +356,7 @@ async def _answer_swap(
         parts = await asyncio.shield(work)
     except SwapRefused as error:
         await _answer(send, 409, str(error))
-    except StillBusy as error:
+    except RepliesInProgress as error:
         await _answer(send, 503, str(error))
     except Exception as error:  # whatever it was, the weights are neither model's
         logger.exception("The swap to %s failed; this server ends", order.source.uri)
@@ -391,7 +393,7 @@ async def _answer_sleep(
         await asyncio.shield(asyncio.create_task(turn, name="sleep or wake"))
     except SwapRefused as error:
         await _answer(send, 409, str(error))
-    except StillBusy as error:
+    except RepliesInProgress as error:
         await _answer(send, 503, str(error))
     except Exception as error:  # whatever it was, what is in the memory is not known
         logger.exception("It could not sleep or wake; this server ends")

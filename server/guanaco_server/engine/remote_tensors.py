@@ -195,7 +195,7 @@ class BufferPool:
 
     def take(self, size_bytes: int) -> mmap.mmap:
         """A buffer of at least that size; its bytes are anything."""
-        idle = [buffer for buffer in self._buffers if _is_let_go(buffer)]
+        idle = [buffer for buffer in self._buffers if _is_released(buffer)]
         fitting = [b for b in idle if size_bytes <= len(b) <= 2 * size_bytes + GRAIN_BYTES]
         if fitting:
             chosen = min(fitting, key=len)
@@ -225,7 +225,7 @@ def _fresh(size_bytes: int) -> mmap.mmap:
     return buffer
 
 
-def _is_let_go(buffer: mmap.mmap) -> bool:
+def _is_released(buffer: mmap.mmap) -> bool:
     """Return whether nobody uses the buffer. A mapping refuses to be resized, even to its own size, while it is exported."""
     try:
         buffer.resize(len(buffer))

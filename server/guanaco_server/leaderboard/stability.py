@@ -15,7 +15,12 @@ from guanaco_server.database.database import Database
 from guanaco_server.leaderboard.counting import queries
 from guanaco_server.leaderboard.ranking.duel_table import DuelVotes
 from guanaco_server.leaderboard.ranking.duel_votes import DuelReader
-from guanaco_server.leaderboard.ranking.influence import Ballots, Pair, neighbours, weakest_votes
+from guanaco_server.leaderboard.ranking.influence import (
+    Pair,
+    RankedVotes,
+    neighbours,
+    weakest_votes,
+)
 from guanaco_server.runtime import threads
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.statistics.duel_decisions import fewest_duels, needed_evidence
@@ -94,17 +99,17 @@ class StabilityService:
             duels=settled,
         )
 
-    async def _read(self, competition: Competition) -> Ballots:
+    async def _read(self, competition: Competition) -> RankedVotes:
         """Read the ballots. For a board by thumbs the counts are enough; the other rules need each user's votes."""
         if competition.ranking is not RankingRule.THUMBS_UP:
             duels = await self._duels.read(competition)
             async with self._database.read(may_be_stale=True) as session:
                 votes = await queries.votes_in(session, competition.id)
-            return await threads.PAGES.run(Ballots.of, competition.ranking, votes, duels)
+            return await threads.PAGES.run(RankedVotes.of, competition.ranking, votes, duels)
         async with self._database.read(may_be_stale=True) as session:
             rows = await queries.vote_counts(session, competition.id)
         counts = {name: VoteCount(up, down) for _, name, up, down in rows}
-        return Ballots(competition.ranking, counts, (), ())
+        return RankedVotes(competition.ranking, counts, (), ())
 
 
 def _settled(duels: DuelVotes, within: float) -> SettledDuels | None:
@@ -131,7 +136,7 @@ def _settled(duels: DuelVotes, within: float) -> SettledDuels | None:
     return SettledDuels(leader=leader, submission_id=name, duels=fewest)
 
 
-def _pairs(ballots: Ballots, submission_id: str | None) -> list[Pair]:
+def _pairs(ballots: RankedVotes, submission_id: str | None) -> list[Pair]:
     standings = ballots.standings()
     found = neighbours(standings)
     if submission_id is not None:

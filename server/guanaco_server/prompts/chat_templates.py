@@ -175,7 +175,7 @@ class ChatTemplateCounter:
         frame = self._counter.kept_for(framed, lambda: self._frame(framed))
         cut = Replay(history, frame, self._counter.sure(budget)).cut
         for shorter in (cut, *shorter_cuts(cut, frame, history)):
-            said = list(_said(layout, shorter, turns, text))
+            said = list(_message_pieces(layout, shorter, turns, text))
             text_made = (
                 self._template.text_begun(said, begun) if begun else self._template.text(said)
             )
@@ -207,7 +207,7 @@ class ChatTemplateCounter:
         return text.removeprefix(begin) if begin else text
 
 
-def _said(layout: Layout, cut: Cut, turns: Sequence[Spoken], text: Any) -> Iterator[Said]:
+def _message_pieces(layout: Layout, cut: Cut, turns: Sequence[Spoken], text: Any) -> Iterator[Said]:
     before, after = layout.kept(cut.dropped)
     yield from _parts_said(before)
     for index in range(cut.first, len(turns)):

@@ -81,25 +81,25 @@ class Layout:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Surroundings:
+class CountedLayout:
     """A layout, counted: with the first n of its droppable parts gone, ``sides[n]`` stand before and after the turns."""
 
     sides: tuple[tuple[CountedText, CountedText], ...]
     frame: Frame
 
 
-def surroundings(layout: Layout, counter: TokenCounter) -> Surroundings:
+def surroundings(layout: Layout, counter: TokenCounter) -> CountedLayout:
     """The very same object while layout and counter are."""
     return counter.kept_for(layout, lambda: _count(layout, counter))
 
 
-def _count(layout: Layout, counter: TokenCounter) -> Surroundings:
+def _count(layout: Layout, counter: TokenCounter) -> CountedLayout:
     kept = [layout.kept(dropped) for dropped in range(len(layout.droppable) + 1)]
     counted = iter(counter.pieces([_joined(parts) for both in kept for parts in both]))
     sides = tuple(zip(counted, counted, strict=True))
     sizes = [counter.sequence(pair).tokens for pair in sides]
     frame = Frame(sizes, layout.eager, are_turns_kept=layout.turn_priority == 0)
-    return Surroundings(sides, frame)
+    return CountedLayout(sides, frame)
 
 
 def _joined(parts: Sequence[Part]) -> str:

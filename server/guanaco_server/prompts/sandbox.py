@@ -32,7 +32,7 @@ from guanaco_server.prompts.template_files import read_template
 from guanaco_server.serializer.chat_template import environment
 from guanaco_server.serializer.confined import confine_pipes
 from guanaco_server.serializer.frames import read_bytes, receive, send
-from guanaco_server.serializer.metered_jinja import MeteredEnvironment, OutOfSteps
+from guanaco_server.serializer.metered_jinja import MeteredEnvironment, StepLimitExceeded
 
 COMPILE_S = 10.0  # for templates seen for the first time; the longest that is allowed takes 1.5 s
 UNREADABLE = "The chat template's files take too much memory to read, or are nested too deeply"
@@ -88,7 +88,7 @@ class Sandbox:
                 texts.append(self._render(job, weighs_values))
                 if makes_parts:
                     parts += [asdict(part) for part in read_parts(texts.pop())]
-            except OutOfSteps:
+            except StepLimitExceeded:
                 return {"overrun": "steps", "job": number}
             except MemoryError:
                 return {"overrun": "memory", "job": number}

@@ -267,12 +267,12 @@ class _PlainPrompt:
 
     def render_uncounted(self, counter: TokenCounter) -> str | None:
         """Render everything if its bytes alone show that it fits; else None."""
-        return render_uncounted(self.layout, self._said(), counter, self.budget)
+        return render_uncounted(self.layout, self._utterances(), counter, self.budget)
 
     def render(self, counter: TokenCounter) -> str:
-        return render(self.layout, self._said(), counter, self.budget, self.transcript)
+        return render(self.layout, self._utterances(), counter, self.budget, self.transcript)
 
-    def _said(self) -> Sequence[Spoken]:
+    def _utterances(self) -> Sequence[Spoken]:
         return with_greeting(self.bot, self.turns)
 
 

@@ -148,7 +148,7 @@ class ReplicaChooser:
             noted = prefix, self._prefixes.begin(key, prefix, replica)
         return Ask(self, replica, endpoints, is_streamed, noted)
 
-    def note_end(self, replica: Replica, noted: Noted | None, used: Used) -> None:
+    def note_end(self, replica: Replica, noted: ConversationOutcome | None, used: Used) -> None:
         """Note what a reply took of the replica."""
         replica.computed_tokens += used.prompt_tokens - used.cached_tokens + used.completion_tokens
         if noted is not None:
@@ -198,7 +198,9 @@ class Used(NamedTuple):
 
 
 NOTHING = Used()
-Noted = tuple[SharedPrefix, int | None]  # what the beginning of an ask noted, for its end
+ConversationOutcome = tuple[
+    SharedPrefix, int | None
+]  # what the beginning of an ask noted, for its end
 
 
 class Ask:
@@ -212,7 +214,7 @@ class Ask:
         replica: Replica,
         endpoints: Sequence[str],
         is_streamed: bool,
-        noted: Noted | None = None,
+        noted: ConversationOutcome | None = None,
     ) -> None:
         self._noted = noted
         self._used = NOTHING

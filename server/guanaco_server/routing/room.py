@@ -12,7 +12,7 @@ from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.routing.occupancy import Occupancy, ReadCapacities, ReadCounts
 from guanaco_server.routing.service import CountDuels, CountVotes, RoutingService
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.scaling.sleep import Sleeper
+from guanaco_server.scaling.sleep import SleepService
 from guanaco_server.scaling.usage import TrafficRecorder
 from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.rollouts.canaries import CanaryRecorder
@@ -40,7 +40,7 @@ def build_routing(
     read_capacities: ReadCapacities,
     crowded: Callable[[], Set[str]],
     traffic: TrafficRecorder,
-    sleeper: Sleeper,
+    sleep_service: SleepService,
     canaries: CanaryRecorder,
     commits: CommitWatch,
 ) -> RoutingRoom:
@@ -55,7 +55,7 @@ def build_routing(
         count_duels,
         Occupancy(count_turns, read_capacities, crowded),
         traffic,
-        sleeper,
+        sleep_service,
         canaries,
         commits,
     )

@@ -38,7 +38,7 @@ from guanaco_server.routing.snapshot import (
 )
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.scaling.sleep import Sleeper
+from guanaco_server.scaling.sleep import SleepService
 from guanaco_server.scaling.usage import TrafficRecorder
 from guanaco_server.statistics.duel_decisions import COUNTED_PER_USER
 from guanaco_server.statistics.duel_strengths import PairCounts
@@ -100,7 +100,7 @@ class RoutingService:
         count_duels: CountDuels,
         occupancy: Occupancy,
         traffic: TrafficRecorder,
-        sleeper: Sleeper,
+        sleep_service: SleepService,
         canaries: CanaryRecorder,
         commits: CommitWatch,
     ) -> None:
@@ -114,7 +114,7 @@ class RoutingService:
         self._count_duels = count_duels
         self._occupancy = occupancy
         self._traffic = traffic
-        self._sleeper = sleeper
+        self._sleep_service = sleep_service
         self._canaries = canaries
         self._commits = commits
         self._serving: dict[str, ServingSubmission] = {}
@@ -217,7 +217,7 @@ class RoutingService:
             chosen = await self._choose_fitting(asleep, seen, key, self._choose, fits)
             if chosen is None:
                 raise NoModelAvailable
-            await self._sleeper.rouse(chosen.submission_id)
+            await self._sleep_service.request_wake(chosen.submission_id)
         elif chosen.submission_id in self._occupancy.full:
             await self._wake_another(competition, fits)
         self._traffic.note(chosen.submission_id)
@@ -230,11 +230,11 @@ class RoutingService:
             return
         self._looked_for_sleepers_at = now
         asleep = await self._asleep(competition)
-        if asleep.snapshot.ids & await self._sleeper.waking():
+        if asleep.snapshot.ids & await self._sleep_service.waking():
             return
         chosen = await self._choose_fitting(asleep, (), secrets.token_hex(), self._choose, fits)
         if chosen is not None:
-            await self._sleeper.rouse(chosen.submission_id)
+            await self._sleep_service.request_wake(chosen.submission_id)
 
     async def _choose_fitting(
         self,
@@ -304,7 +304,7 @@ class RoutingService:
 
     async def _asleep(self, competition: Competition) -> Pool:
         """Return the submissions that sleep or wake, with the competition's rule."""
-        asleep = await self._sleeper.asleep()
+        asleep = await self._sleep_service.asleep()
         sleeping = [one for one in self._serving.values() if one.id in asleep and _takes(one)]
         entrants = admitted(competition, sleeping)
         snapshot = take(competition.assignment, entrants, self._votes.get(competition.id, {}))
@@ -324,7 +324,7 @@ class RoutingService:
         serving = self._serving.get(submission_id)
         if serving is None or not _takes(serving) or not await fits(serving):
             raise NoModelAvailable
-        await self._sleeper.rouse(submission_id)
+        await self._sleep_service.request_wake(submission_id)
         self._traffic.note(submission_id)
         return Assigned(self._live(serving))
 
@@ -430,7 +430,7 @@ class RoutingService:
         )
         if live.endpoints:
             return live
-        endpoints = await self._sleeper.wake(submission_id)
+        endpoints = await self._sleep_service.wake(submission_id)
         return replace(live, endpoints=endpoints, model=self._deployments.model_name(submission_id))
 
     async def find_again(self, submission_id: str, has_moved: bool) -> tuple[str, ...]:
@@ -443,9 +443,9 @@ class RoutingService:
         else:
             await self._deployments.refresh_endpoints()
         found = self._deployments.replicas(submission_id)
-        if found or not (has_moved or await self._sleeper.is_asleep(submission_id)):
+        if found or not (has_moved or await self._sleep_service.is_asleep(submission_id)):
             return found
-        return await self._sleeper.wake(submission_id)
+        return await self._sleep_service.wake(submission_id)
 
     async def _look_again(self) -> None:
         """A snapshot that is begun after now: whoever misses something shares the next one, which is at most a second away."""

@@ -226,13 +226,13 @@ class Admission:
                 if await self._deployments.put_to_sleep(user.submission_id, unused_since):
                     logger.info("%s is put to sleep: its room is needed", user.submission_id)
         for submission_id, why in plan.waits.items():
-            for row in _roused_with(rows[submission_id], each):
+            for row in _woken_with(rows[submission_id], each):
                 if row.waits_for != why:
                     logger.info("%s waits for room: %s", row.submission_id, why)
                     await self._deployments.note(row.submission_id, waits_for=why)
         for submission_id in plan.granted:
             if self._pace.allows(submission_id):
-                for row in _roused_with(rows[submission_id], each):
+                for row in _woken_with(rows[submission_id], each):
                     await self._grant(row)
 
     async def _grant(self, row: DeploymentRow) -> None:
@@ -309,7 +309,7 @@ def _one_an_engine(
     return list(found.values())
 
 
-def _roused_with(claimant: DeploymentRow, rows: Iterable[DeploymentRow]) -> list[DeploymentRow]:
+def _woken_with(claimant: DeploymentRow, rows: Iterable[DeploymentRow]) -> list[DeploymentRow]:
     """Return a deployment that asked for room, and those of its engine that wait for it too."""
     engine = claimant.server_key
     also = [row for row in rows if row.server_key == engine and row.phase in ROUSED]

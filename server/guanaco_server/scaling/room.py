@@ -16,7 +16,7 @@ from guanaco_server.scaling.autoscaler import Autoscaler, ScalingPolicy
 from guanaco_server.scaling.budget import Budget
 from guanaco_server.scaling.replicas import CapacityReader, ReplicaLimits
 from guanaco_server.scaling.schedule import schedule_of
-from guanaco_server.scaling.sleep import Sleeper
+from guanaco_server.scaling.sleep import SleepService
 from guanaco_server.scaling.spares import ServersAhead
 from guanaco_server.scaling.usage import ReadCounts, ReadOwners, TrafficRecorder, UsageReader
 from guanaco_server.scaling.worth_plan import ReadRaces, WorthPlanner
@@ -28,7 +28,7 @@ class ScalingRoom:
     """``autoscaler`` is a loop, the duty of one process; ``admission`` and ``ahead`` belong to the reconciler."""
 
     traffic: TrafficRecorder
-    sleeper: Sleeper
+    sleep_service: SleepService
     capacities: CapacityReader
     usage: UsageReader
     autoscaler: Autoscaler
@@ -60,7 +60,7 @@ def build_scaling(
     )
     return ScalingRoom(
         traffic=TrafficRecorder(clock, deployments),
-        sleeper=Sleeper(deployments, settings.wake_wait_s),
+        sleep_service=SleepService(deployments, settings.wake_wait_s),
         capacities=CapacityReader(overview, settings.engine_args),
         usage=usage,
         autoscaler=Autoscaler(

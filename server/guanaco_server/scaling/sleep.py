@@ -19,7 +19,7 @@ SLACK = 1.5  # a start on a busy machine takes longer than the last one did
 SLACK_S = 2.0  # looks of the reconciler before and after
 
 
-class Sleeper:
+class SleepService:
     """Wakes deployments for messages, which wait at most ``max_wait_s``."""
 
     def __init__(self, deployments: DeploymentService, max_wait_s: float) -> None:
@@ -42,7 +42,7 @@ class Sleeper:
         row = await self._deployments.find(submission_id)
         return row is not None and row.phase is Phase.SLEEPING
 
-    async def rouse(self, submission_id: str) -> DeploymentRow | None:
+    async def request_wake(self, submission_id: str) -> DeploymentRow | None:
         """Have a deployment woken if it sleeps, without waiting for it; its row."""
         row = await self._deployments.find(submission_id)
         if row is not None and row.phase is Phase.SLEEPING:
@@ -52,7 +52,7 @@ class Sleeper:
 
     async def wake(self, submission_id: str) -> tuple[str, ...]:
         """Wake a deployment and return its endpoints once a server is ready; none if it does not sleep. ModelWaking if that takes too long."""
-        row = await self.rouse(submission_id)
+        row = await self.request_wake(submission_id)
         if row is None or not _is_waking(row):
             return ()
         self._deployments.woken.set()

@@ -21,7 +21,11 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 
 from guanaco_server.serializer import confined
-from guanaco_server.serializer.metered_jinja import CHECK_STEPS, MeteredEnvironment, OutOfSteps
+from guanaco_server.serializer.metered_jinja import (
+    CHECK_STEPS,
+    MeteredEnvironment,
+    StepLimitExceeded,
+)
 from guanaco_server.serializer.reporting import JobFailed
 
 LIMITS = confined.ProcessLimits(cpu_s=20, memory_bytes=512_000_000, wall_s=120, file_bytes=100_000)
@@ -38,7 +42,7 @@ MESSAGES = [
 ]
 
 
-class Declined(TemplateError):
+class TemplateRaised(TemplateError):
     """The template called raise_exception."""
 
 
@@ -107,9 +111,9 @@ def _render(template: str, config: dict[str, Any]) -> None:
             length += len(piece)
             if length > MAX_OUTPUT_CHARS:
                 raise ValueError(f"it writes more than {MAX_OUTPUT_CHARS:,} characters")
-    except Declined:
+    except TemplateRaised:
         return
-    except OutOfSteps:
+    except StepLimitExceeded:
         raise ValueError(f"it takes more than {CHECK_STEPS:,} steps") from None
     except SecurityError:
         raise ValueError("it reaches for what the sandbox forbids") from None
@@ -166,7 +170,7 @@ def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
 
 
 def _raise_exception(message: Any) -> None:
-    raise Declined(str(message))
+    raise TemplateRaised(str(message))
 
 
 def _strftime_now(form: str) -> str:

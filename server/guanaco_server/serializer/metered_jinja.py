@@ -58,7 +58,7 @@ FACTORS = {
 QUADRATIC = frozenset({"sum", "striptags", "wordwrap"})
 
 
-class OutOfSteps(Exception):
+class StepLimitExceeded(Exception):
     """The template has used all its steps."""
 
 
@@ -71,7 +71,7 @@ class Meter:
     def spend(self, steps: int) -> None:
         self.left -= steps
         if self.left < 0:
-            raise OutOfSteps
+            raise StepLimitExceeded
 
     def weigh(self, value: Any) -> int:
         """Spend what it costs to read a value with all that it holds; the steps."""
@@ -112,7 +112,7 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
         def tick(_context: Any, steps: int) -> bool:
             meter.left = left = meter.left - steps  # without a call: this is in every loop
             if left < 0:
-                raise OutOfSteps
+                raise StepLimitExceeded
             return True
 
         self.filters[TICK] = tick

@@ -38,8 +38,8 @@ def settings_in_effect(loaded: LoadedSettings) -> Iterator[SettingInEffect]:
         value = getattr(loaded.settings, name)
         yield SettingInEffect(
             name=name,
-            value=_database(value) if name in DATABASES else _shown(value),
-            default=_shown(field.default),
+            value=_database(value) if name in DATABASES else _format_value(value),
+            default=_format_value(field.default),
             source=_source(name, loaded),
             is_changed=value != field.default,
         )
@@ -66,11 +66,11 @@ def _database(url: SecretStr | None) -> str | None:
     """The URL without passwords: which host and database it is must be seen where one is looked for."""
     if url is None:
         return None
-    shown: str = _shown(url.get_secret_value())
+    shown: str = _format_value(url.get_secret_value())
     return _PASSWORD_IN_QUERY.sub(rf"\1{MASK}", shown)
 
 
-def _shown(value: Any) -> Any:
+def _format_value(value: Any) -> Any:
     match value:
         case SecretStr():
             return MASK
@@ -79,8 +79,8 @@ def _shown(value: Any) -> Any:
         case str():
             return _PASSWORD_IN_URL.sub(rf"\1:{MASK}", value)
         case list() | tuple():
-            return [_shown(one) for one in value]
+            return [_format_value(one) for one in value]
         case dict():
-            return {str(key): _shown(one) for key, one in value.items()}
+            return {str(key): _format_value(one) for key, one in value.items()}
         case _:
             return value

@@ -70,7 +70,7 @@ def predictions(asked: AskedConversations, *, smallest_batch: int = SMALLEST_BAT
 
     count = len(asked.submissions)
     found = Predictions(*(np.empty(count) for _ in range(4)))
-    learnt = _Learnt(int(asked.submissions.max(initial=-1)) + 1, asked.signals.shape[1])
+    learnt = _Regression(int(asked.submissions.max(initial=-1)) + 1, asked.signals.shape[1])
     for batch in _batches(count, smallest_batch):
         centers = learnt.means(asked.submissions[batch])
         z = learnt.distances(asked.submissions[batch], asked.signals[batch])
@@ -91,7 +91,7 @@ def _batches(count: int, smallest: int) -> Iterator[slice]:
         start = end
 
 
-class _Learnt:
+class _Regression:
     """Sums over the batches before, and the lines that follow from them."""
 
     def __init__(self, submissions: int, signals: int) -> None:

@@ -114,7 +114,7 @@ class _Terms:
         sums[1] += up_term
 
 
-class _Tastes:
+class _UserEffects:
     """How much more each user liked than was expected, and the slope of the line that foretells it."""
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ class UniformSums:
         self._everything, self._own = _Means(), defaultdict[str, _Means](_Means)
         self._strata = defaultdict[tuple[str, Hashable], _Means](_Means)
         self._terms = defaultdict[str, _Terms](_Terms)
-        self._tastes = _Tastes()
+        self._tastes = _UserEffects()
 
     def add(self, one: AssignedConversation) -> None:
         rated, up = float(one.thumbs_up is not None), float(one.thumbs_up is True)

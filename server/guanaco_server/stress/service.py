@@ -137,7 +137,7 @@ class StressService:
                 report = await self._loaded(check, beside)
         if beside.is_alone:
             return report
-        told = beside.told()
+        told = beside.to_contract()
         reasons = [*report.reasons, _sentence(told)] if report.reasons else []
         return report.model_copy(update={"beside": told, "reasons": reasons})
 
@@ -233,7 +233,7 @@ class _Check:
 
     def _over(self, report: StressReport) -> bool:
         """Tell whether any request missed a limit, although 95 % did not."""
-        limits = self._thresholds.told()
+        limits = self._thresholds.to_contract()
         found = (
             (report.ttft_ms, limits.ttft_ms),
             (report.tpot_ms, limits.tpot_ms),

@@ -88,7 +88,7 @@ class BesideLoad:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
 
-    def told(self) -> StressBeside:
+    def to_contract(self) -> StressBeside:
         seen = self._seen or [0]
         return StressBeside(
             submissions=self._shared.submissions if self._shared else 0,

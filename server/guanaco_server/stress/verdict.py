@@ -43,7 +43,7 @@ class Thresholds:
     max_error_rate: float = 0.0
     answer: str = "whole reply"
 
-    def told(self) -> StressThresholds:
+    def to_contract(self) -> StressThresholds:
         """Return the thresholds as the report shows them."""
         return StressThresholds(
             ttft_ms=self.max_ttft_p95_ms,
@@ -79,7 +79,7 @@ def judge(
         is_passed=not reasons,
         reasons=reasons,
         confidence=_confidence(metrics, is_passed=not reasons, has_errors=bool(errors)),
-        thresholds=thresholds.told(),
+        thresholds=thresholds.to_contract(),
         at=at,
         duration_s=duration_s,
         offered_rate=load.rate,

@@ -96,7 +96,7 @@ class ChatSummary:
 
 
 @dataclass(frozen=True)
-class Face:
+class OfferedCharacter:
     """A character as the chat page offers it."""
 
     key: str
@@ -203,19 +203,21 @@ class BetaChat:
             for row in rows
         ]
 
-    async def faces(self) -> list[Face]:
+    async def offered_characters(self) -> list[OfferedCharacter]:
         """List the characters, without stored ones that are no longer public."""
-        found = [await self._face(key, bot) for key, bot in self._bots.items()]
-        return [face for face in found if face is not None]
+        found = [await self._offered_character(key, bot) for key, bot in self._bots.items()]
+        return [character for character in found if character is not None]
 
-    async def _face(self, key: str, bot: WebBot) -> Face | None:
+    async def _offered_character(self, key: str, bot: WebBot) -> OfferedCharacter | None:
         if isinstance(bot, Bot):
-            return Face(key, bot.name, bot.first_message or bot.memory)
+            return OfferedCharacter(key, bot.name, bot.first_message or bot.memory)
         cast = await self._cast(bot)
         if cast is None:
             return None
         has_picture = await self._has_picture(cast.version)
-        return Face(key, cast.bot.name, cast.bot.first_message or cast.bot.memory, has_picture)
+        return OfferedCharacter(
+            key, cast.bot.name, cast.bot.first_message or cast.bot.memory, has_picture
+        )
 
     async def _cast(self, stored: StoredBot) -> CastCharacter | None:
         account = await self._account()
@@ -243,7 +245,7 @@ class BetaChat:
         except NotFound:
             return None
 
-    async def face_picture(self, key: str) -> File:
+    async def offered_picture(self, key: str) -> File:
         """The picture of a character that is offered; NotFound without one."""
         bot = self._bots.get(key)
         picture = await self._picture(bot.character) if isinstance(bot, StoredBot) else None
@@ -276,8 +278,8 @@ class BetaChat:
     async def open(self, visitor: Visitor, key: str, model: SubmissionBrief | None = None) -> str:
         """Open a conversation with a character, played by the chosen model or an assigned one. Return its id."""
         bot = self._bots.get(key)
-        face = await self._face(key, bot) if bot is not None else None
-        if bot is None or face is None:
+        character = await self._offered_character(key, bot) if bot is not None else None
+        if bot is None or character is None:
             raise NotFound("There is no such character.", hint="Choose one of those shown.")
         hour_ago = self._clock.now() - timedelta(hours=1)
         async with self._database.read() as session:
@@ -293,7 +295,7 @@ class BetaChat:
         row = VisitorChatRow(
             conversation_id=opened.conversation_id,
             visitor_id=visitor.id,
-            bot_name=face.name,
+            bot_name=character.name,
             thumbs_up=None,
             created_at=self._clock.now(),
         )

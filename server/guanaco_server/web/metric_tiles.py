@@ -60,7 +60,7 @@ def _certainty(metric: Metric, found: Estimate) -> str:
     """``3.9 to 5.1, from 40 conversations``; without an interval only what it is from."""
     one, many = metric.counted
     source = f"from {count(found.n)} {one if found.n == 1 else many}"
-    low, high = (_shown(metric, end) for end in (found.low, found.high))
+    low, high = (_format_end(metric, end) for end in (found.low, found.high))
     if low and high:
         return f"{low} to {high}, {source}"
     if low or high:
@@ -68,7 +68,7 @@ def _certainty(metric: Metric, found: Estimate) -> str:
     return source
 
 
-def _shown(metric: Metric, end: float | None) -> str:
+def _format_end(metric: Metric, end: float | None) -> str:
     """A mean's interval is symmetric, and may reach where no value can lie."""
     if end is None:
         return ""

@@ -224,7 +224,7 @@ class OngoingReplies:
                 if isinstance(event, SidePieces):
                     reply.add("".join(event.texts), event.side)
                 else:
-                    reply.end(_said(event))
+                    reply.end(_whole_battle(event))
 
     @asynccontextmanager
     async def _kept(self, conversation_id: str, reply: OngoingReply) -> AsyncIterator[None]:
@@ -240,7 +240,7 @@ class OngoingReplies:
                 del self._replies[conversation_id]
 
 
-def _said(battle: Battle) -> Said:
+def _whole_battle(battle: Battle) -> Said:
     """Return how a battle ends: with two replies to choose from, or with an ordinary one."""
     own = battle.a if battle.continues_from == "a" else battle.b
     is_battle = battle.battle_id is not None

@@ -41,7 +41,7 @@ class ShareCard:
 
 
 @dataclass(frozen=True)
-class Letters:
+class GlyphSet:
     """One size of the font. A glyph is its rows, of one byte a pixel from 0 to 15."""
 
     height: int
@@ -87,7 +87,7 @@ def draw(card: ShareCard) -> bytes:
     return _png(canvas)
 
 
-def _wrapped(letters: Letters, text: str, width: int) -> list[str]:
+def _wrapped(letters: GlyphSet, text: str, width: int) -> list[str]:
     """Break a text into at most two lines, between words where there are some."""
     if letters.width(text) <= width:
         return [text]
@@ -98,7 +98,7 @@ def _wrapped(letters: Letters, text: str, width: int) -> list[str]:
 
 
 def _write(
-    canvas: list[bytearray], letters: Letters, text: str, top: int, colour: tuple[int, int, int]
+    canvas: list[bytearray], letters: GlyphSet, text: str, top: int, colour: tuple[int, int, int]
 ) -> None:
     ramp = bytes([0, *(COLOURS.index(colour) * SHADES + shade for shade in range(1, SHADES))])
     left = MARGIN
@@ -130,7 +130,7 @@ def _plain(letter: str) -> str:
 
 
 @cache
-def _letters(size: str) -> Letters:
+def _letters(size: str) -> GlyphSet:
     data = zlib.decompress(FONT.read_bytes())
     head_bytes = int.from_bytes(data[:4], "big")
     index = json.loads(data[4 : 4 + head_bytes])[size]
@@ -141,7 +141,7 @@ def _letters(size: str) -> Letters:
         )
         for code, (at, width) in index["letters"].items()
     }
-    return Letters(height, glyphs)
+    return GlyphSet(height, glyphs)
 
 
 def _png(canvas: list[bytearray]) -> bytes:

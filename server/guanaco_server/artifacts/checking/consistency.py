@@ -186,7 +186,7 @@ def _check_projections(text: Config, layers: Mapping[int, Shapes]) -> None:
             wanted = expected.get(re.sub(r"\.experts\.\d+\.", ".experts.*.", name))
             if wanted is not None and shape != wanted:
                 raise CorruptConfig(
-                    f"By config.json {name} of layer {number} is {_shown(wanted)}, and in the weights it is {_shown(shape)}.",
+                    f"By config.json {name} of layer {number} is {_format_shape(wanted)}, and in the weights it is {_format_shape(shape)}.",
                     hint=SAME_SAVE,
                 )
         _require_complete(number, tensors)
@@ -236,7 +236,7 @@ def _check_output(config: Config, text: Config, shapes: Shapes) -> None:
         )
     if head is not None and embedding is not None and head != embedding:
         raise CorruptWeights(
-            f"lm_head.weight is {_shown(head)}, and the embedding is {_shown(embedding)}."
+            f"lm_head.weight is {_format_shape(head)}, and the embedding is {_format_shape(embedding)}."
         )
 
 
@@ -288,7 +288,7 @@ def _mlp(name: str, width: int, hidden: int) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _shown(shape: tuple[int, ...]) -> str:
+def _format_shape(shape: tuple[int, ...]) -> str:
     return " x ".join(f"{size:,}" for size in shape)
 
 

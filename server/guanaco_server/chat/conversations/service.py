@@ -100,13 +100,13 @@ class ConversationService:
         self._audit = audit
         self._experiments = experiments
         self._prompts = prompts
-        self.forgetting = Forgetting(database)
+        self.erasure_watch = ErasureWatch(database)
         self._on_opened: list[Callable[[History], None]] = []
         self._on_erasing = on_erasing
 
     def on_erased(self, listener: OnErased) -> None:
         """Have it called, in each process, with the ids of conversations that were erased anywhere."""
-        self.forgetting.on_erased(listener)
+        self.erasure_watch.on_erased(listener)
 
     def on_opened(self, listener: Callable[[History], None]) -> None:
         """Have it called with what is known of each conversation that this process opens."""
@@ -509,7 +509,7 @@ OnErased = Callable[[Sequence[str]], None]
 logger = logging.getLogger(__name__)
 
 
-class Forgetting:
+class ErasureWatch:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._listeners: list[OnErased] = []

@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Scene:
+class ReplyContext:
     """A conversation that waits for a reply, with the prompt that its model got. ``begun`` is the reply so far."""
 
     bot: Bot
@@ -96,18 +96,22 @@ class BestOf:
         endpoint: str,
         generation: Generation,
         submission: ServingSubmission,
-        scene: Scene,
+        context: ReplyContext,
         until: float,
     ) -> AsyncGenerator[Chunk, None]:
         """The chosen candidate as one chunk, before ``until`` on the loop's clock. Raises ModelServerFault where the candidates do not come."""
         candidates = await self._model_server.candidates(endpoint, generation)
         left_s = until - asyncio.get_running_loop().time() - MARGIN_S
         with span("score the candidates"):
-            choice = await self.choose(submission, scene, candidates, left_s)
+            choice = await self.choose(submission, context, candidates, left_s)
         yield candidates.chunk(choice.index, choice.score)
 
     async def choose(
-        self, submission: ServingSubmission, scene: Scene, candidates: Candidates, left_s: float
+        self,
+        submission: ServingSubmission,
+        context: ReplyContext,
+        candidates: Candidates,
+        left_s: float,
     ) -> Choice:
         """Always one of the candidates, and one with text if there is any."""
         reward_id, started = self._rewards.name_for(submission), time.perf_counter()
@@ -123,7 +127,7 @@ class BestOf:
                     return self._fall_back(reward_id, "unknown_prompt", candidates)
                 if time.monotonic() < self._rests_until.get(reward_id, 0):
                     return self._fall_back(reward_id, "resting", candidates)
-                choice = await self._scored(reward, submission, scene, candidates)
+                choice = await self._scored(reward, submission, context, candidates)
         except TimeoutError:
             if left_s < self._timeout_s:  # the candidates took the time, and not the scores
                 return self._fall_back(reward_id, "timeout", candidates)
@@ -140,13 +144,13 @@ class BestOf:
         self,
         reward: RewardModel,
         submission: ServingSubmission,
-        scene: Scene,
+        context: ReplyContext,
         candidates: Candidates,
     ) -> Choice:
         indices = [i for i, reply in enumerate(candidates.replies) if reply.text.strip()]
         if not indices:
             return Choice(candidates.best())
-        prompt = await self._prompt(reward, submission, scene)
+        prompt = await self._prompt(reward, submission, context)
         texts = [prompt + candidates.replies[index].text.rstrip() for index in indices]
         logits = await self._classified(reward, texts, cache_salt_of(submission.developer))
         scores = [reward_score(each) for each in logits]
@@ -154,12 +158,12 @@ class BestOf:
         return Choice(indices[best], scores[best])
 
     async def _prompt(
-        self, reward: RewardModel, submission: ServingSubmission, scene: Scene
+        self, reward: RewardModel, submission: ServingSubmission, context: ReplyContext
     ) -> str:
         """Render the conversation as the reward model sees it. Its server cuts a text that is still too long from the left."""
         formatter = _formatter_of(reward, submission)
         if formatter is None:
-            return scene.prompt
+            return context.prompt
         room = reward.serving.max_input_tokens - submission.params.max_output_tokens
         for tokens in (max(room, LEAST_PROMPT_TOKENS), NO_LIMIT):
             with contextlib.suppress(MessageTooLong):
@@ -167,12 +171,12 @@ class BestOf:
                     formatter=formatter,
                     artifact_key=reward.serving.artifact_key,
                     max_input_tokens=tokens,
-                    bot=_judged(scene.bot),
-                    user_name=scene.user_name,
-                    turns=scene.turns,
-                    begun=scene.begun,
+                    bot=_judged(context.bot),
+                    user_name=context.user_name,
+                    turns=context.turns,
+                    begun=context.begun,
                 )
-        return scene.prompt
+        return context.prompt
 
     async def _classified(
         self, reward: RewardModel, texts: Sequence[str], salt: str

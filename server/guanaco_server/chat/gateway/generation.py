@@ -28,7 +28,7 @@ from guanaco.errors import (
     ModelTimedOut,
     ModelUnavailable,
 )
-from guanaco_server.chat.gateway.best_of import BestOf, Scene
+from guanaco_server.chat.gateway.best_of import BestOf, ReplyContext
 from guanaco_server.chat.gateway.deadline import Deadline
 from guanaco_server.chat.gateway.failure_log import FailureLog
 from guanaco_server.chat.gateway.places import TurnPlace, TurnPlaces
@@ -156,8 +156,8 @@ class ReplyGenerator:
             seed=seed,
             cache_salt=cache_salt_of(live.serving.developer),
         )
-        scene = Scene(bot, user_name, turns, prompt, begun)
-        return self.complete(live, generation, key, asker, scene, began, asked_at, stop, prefix)
+        context = ReplyContext(bot, user_name, turns, prompt, begun)
+        return self.complete(live, generation, key, asker, context, began, asked_at, stop, prefix)
 
     async def prompt(
         self,
@@ -203,13 +203,13 @@ class ReplyGenerator:
         generation: Generation,
         key: str,
         asker: Asker,
-        scene: Scene | None = None,
+        context: ReplyContext | None = None,
         began: float | None = None,
         asked_at: float | None = None,
         stop: Stop | None = None,
         prefix: SharedPrefix | None = None,
     ) -> GeneratedPieces:
-        """The same for a prompt that is ready; with a ``scene``, the best of several candidates. It is counted however it ends.
+        """The same for a prompt that is ready; with a ``context``, the best of several candidates. It is counted however it ends.
 
         The deadlines count from ``began`` on the loop's clock, without the wait for a place. Overloaded where none comes.
         """
@@ -217,10 +217,10 @@ class ReplyGenerator:
         with self._metrics.reply(live.serving.id, asked_at) as measured:
             with await self._place(live.version, asker) as place:
                 began += place.waited_s
-                goes_on = scene is not None and bool(scene.begun)
+                goes_on = context is not None and bool(context.begun)
                 for is_last in (False,) * (SAMPLES - 1) + (True,):
                     text = ReplyText(goes_on)
-                    chunks = self._chunks(live, generation, key, prefix, scene, began)
+                    chunks = self._chunks(live, generation, key, prefix, context, began)
                     with stop or nullcontext():
                         async with aclosing(chunks):
                             async for chunk in chunks:
@@ -262,7 +262,7 @@ class ReplyGenerator:
         generation: Generation,
         key: str,
         prefix: SharedPrefix | None,
-        scene: Scene | None,
+        context: ReplyContext | None,
         began: float,
     ) -> AsyncGenerator[Chunk, None]:
         """Stream from the conversation's replica, within the deadlines. A reply that has not begun is asked of the next one."""
@@ -294,7 +294,7 @@ class ReplyGenerator:
                     step.note(submission_id=live.serving.id, endpoint=endpoint)
                     generation = replace(generation, traceparent=step.traceparent)
                 try:
-                    asked = self._ask(endpoint, generation, live, scene, first_token_by)
+                    asked = self._ask(endpoint, generation, live, context, first_token_by)
                     with Deadline(give_up_at, _respite(ask, first_token_by)) as deadline:
                         async with aclosing(asked) as chunks:
                             async for chunk in chunks:
@@ -354,12 +354,12 @@ class ReplyGenerator:
         endpoint: str,
         generation: Generation,
         live: LiveSubmission,
-        scene: Scene | None,
+        context: ReplyContext | None,
         until: float,
     ) -> AsyncGenerator[Chunk, None]:
-        if scene is None or generation.candidate_count == 1:
+        if context is None or generation.candidate_count == 1:
             return self._model_server.generate(endpoint, generation)
-        return self._best_of.generate(endpoint, generation, live.serving, scene, until)
+        return self._best_of.generate(endpoint, generation, live.serving, context, until)
 
     def _note_failure(
         self, submission_id: str, endpoint: str, ask: Ask, failure: Exception

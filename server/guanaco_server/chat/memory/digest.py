@@ -59,7 +59,7 @@ def digest(previous: str, turns: Sequence[Utterance], bot_name: str, budget: int
         budget: The tokens that it may take.
     """
     found = [*_kept_before(previous, bot_name)]
-    found += deque(_said(_newest(turns), bot_name, len(found)), maxlen=MOST_SENTENCES)
+    found += deque(_sentences_of(_newest(turns), bot_name, len(found)), maxlen=MOST_SENTENCES)
     if not found:
         return ""
     seen_in = Counter(word for sentence in found for word in sentence.words)
@@ -109,7 +109,7 @@ def _newest(turns: Sequence[Utterance]) -> Sequence[Utterance]:
     return turns
 
 
-def _said(turns: Sequence[Utterance], bot_name: str, place: int) -> Iterable[_Sentence]:
+def _sentences_of(turns: Sequence[Utterance], bot_name: str, place: int) -> Iterable[_Sentence]:
     for turn in turns:
         speaker = USER if turn.sender is Sender.USER else bot_name
         for text in _sentences(turn.content[:MOST_CHARS]):

@@ -138,7 +138,7 @@ class KubernetesCluster:
                 await self._delete(spec.name, current)
                 current = None
             if current and is_leaving(current):
-                await self._let_go(spec.name, current)
+                await self._release(spec.name, current)
                 current = None
             spec = self._as_placed(spec, current)
             owner = current or await self._api.apply(
@@ -218,7 +218,7 @@ class KubernetesCluster:
 
     async def logs(self, name: str, offset: int = 0) -> tuple[list[str], int]:
         """Read the log of a pod that ended, else of the newest pod, which is asked at most every LOGS_S. Offsets count bytes of UTF-8."""
-        pod = self._telling_pod(name)
+        pod = self._pod_to_report(name)
         if pod is None:
             return [], 0
         fresh = LogReader(self._api, pod)
@@ -296,7 +296,7 @@ class KubernetesCluster:
             self._deleted.add(workload["metadata"]["uid"])
         self._dismissed.update(pod["metadata"]["uid"] for pod in self._informers.pods(name))
 
-    async def _let_go(self, name: str, workload: Json) -> None:
+    async def _release(self, name: str, workload: Json) -> None:
         """Free the name of a Deployment that somebody deletes in the foreground, so that it waits for its pods."""
         kind, metadata = KINDS[workload["kind"]], workload["metadata"]
         await self._api.delete(kind, metadata["name"], metadata["uid"])
@@ -327,7 +327,7 @@ class KubernetesCluster:
         found = self._informers.pods(name)
         return [pod for pod in found if pod["metadata"]["uid"] not in self._dismissed]
 
-    def _telling_pod(self, name: str) -> Json | None:
+    def _pod_to_report(self, name: str) -> Json | None:
         deployment = self._deployment(name)
         if deployment is None:
             return None

@@ -30,7 +30,7 @@ from guanaco_server.clusters.cluster import (
     LineSink,
     ReplicaState,
 )
-from guanaco_server.clusters.local.nursery import Nursery, has_memory_left
+from guanaco_server.clusters.local.fork_server import ForkServer, has_memory_left
 from guanaco_server.clusters.local.processes import (
     POLL_S,
     GroupLeader,
@@ -50,7 +50,7 @@ from guanaco_server.confinement import priority
 from guanaco_server.engine.lifeline import GRACE_VARIABLE, PATH_VARIABLE
 from guanaco_server.runtime import threads
 
-NURSERY = "nursery"  # no deployment's name: those begin with m-
+FORK_SERVER = "nursery"  # no deployment's name: those begin with m-
 RAISE_TRIES = 5  # the next health check tries again
 RAISE_PAUSE_S = 0.12  # Linux takes one such change in a tenth of a second
 SERVER_MEMORY_BYTES = 6 * 1024**3  # the tiny model with 1 GiB of KV cache takes 2
@@ -68,20 +68,22 @@ class LocalCluster:
         drain_s: float,
         server_memory_bytes: int = SERVER_MEMORY_BYTES,
         engine_python: Path = Path(sys.executable),
-        has_nursery: bool = False,
+        has_fork_server: bool = False,
     ) -> None:
         """``drain_s`` is how long a replica that is no longer wanted may finish its replies.
 
-        ``server_memory_bytes`` is what each process of a model server may take beside its weights. ``has_nursery``: the
+        ``server_memory_bytes`` is what each process of a model server may take beside its weights. ``has_fork_server``: the
         servers of ``engine_python`` are forked from a process that has imported vLLM.
         """
         self._folder = folder.absolute()
         self._lifeline = lifeline.absolute()
         self._drain_s = drain_s
         lifeline_environment = self._lifeline_environment(lifeline_grace_s)
-        self._nursery = Nursery(self._folder, engine_python, lifeline_environment, has_nursery)
+        self._fork_server = ForkServer(
+            self._folder, engine_python, lifeline_environment, has_fork_server
+        )
         self._starter = ServerStarter(
-            ports, lifeline_environment, server_memory_bytes, self._nursery
+            ports, lifeline_environment, server_memory_bytes, self._fork_server
         )
         self._instance = ""
         self._deployments: dict[str, LocalReplicas] = {}
@@ -101,7 +103,7 @@ class LocalCluster:
             leaders = [server.record.leader for server in replicas if server.is_running()]
             adopted += [one for one in leaders if one.carries(self._marker(folder.name))]
         killed = await kill_marked(f"{self._instance}/", spared=adopted)
-        self._nursery.clear()
+        self._fork_server.clear()
         logger.info(
             "found %d model servers again, killed %d other processes", len(adopted), len(killed)
         )
@@ -119,7 +121,7 @@ class LocalCluster:
                 del self._jobs[spec.name]
 
     async def expect_server(self) -> None:
-        self._nursery.expect(self._marker(NURSERY))
+        self._fork_server.expect(self._marker(FORK_SERVER))
 
     async def waiting_in_pools(self) -> dict[str, int]:
         """Return nothing: one process with vLLM imported is forked for every server."""
@@ -195,7 +197,7 @@ class LocalCluster:
         await asyncio.gather(
             *self._jobs.values(),
             *(replicas.stop() for replicas in self._deployments.values()),
-            self._nursery.stop(),
+            self._fork_server.stop(),
             return_exceptions=True,
         )
         self._deployments.clear()

@@ -49,7 +49,7 @@ class LocalReplicas:
         """Start and stop replicas to match the spec. The highest numbers leave first; if a start fails the others go on."""
         one, wanted = replace(spec, replicas=1), range(spec.replicas)
         for number in self._servers.keys() - set(wanted):
-            self._let_go(self._servers.pop(number))
+            self._release(self._servers.pop(number))
         outdated = {
             number: server
             for number, server in self._servers.items()
@@ -90,10 +90,10 @@ class LocalReplicas:
 
     def log(self, offset: int) -> tuple[Path, int] | None:
         """Return the log of a replica that exited, else of the first. The log of another replica than last time is read from its start."""
-        telling = next((one for one in self if not one.is_running()), next(iter(self), None))
-        if telling is None:
+        reporting = next((one for one in self if not one.is_running()), next(iter(self), None))
+        if reporting is None:
             return None
-        path, before = telling.folder / LOG_NAME, self._read
+        path, before = reporting.folder / LOG_NAME, self._read
         self._read = path
         return path, offset if path == before else 0
 
@@ -108,7 +108,7 @@ class LocalReplicas:
             server.forget()
         self._servers.clear()
 
-    def _let_go(self, server: LocalServer) -> None:
+    def _release(self, server: LocalServer) -> None:
         server.forget()
         task = asyncio.create_task(self._drain(server), name=f"drain {server.folder}")
         self._leaving[task] = server

@@ -25,7 +25,7 @@ from guanaco_server.clusters.cluster import (
     ReplicaState,
     Resources,
 )
-from guanaco_server.clusters.local.nursery import Nursery
+from guanaco_server.clusters.local.fork_server import ForkServer
 from guanaco_server.clusters.local.processes import GroupLeader, spawn, stop_group
 from guanaco_server.confinement import priority
 from guanaco_server.engine.memory_limit import MEMORY_VARIABLE
@@ -140,7 +140,7 @@ class ServerStarter:
     ports: tuple[int, int]
     environment: dict[str, str]
     memory_bytes: int
-    nursery: Nursery
+    fork_server: ForkServer
 
     starting: set[int] = field(
         default_factory=set
@@ -178,7 +178,7 @@ class ServerStarter:
     async def _start(
         self, command: tuple[str, ...], environment: dict[str, str], marker: str, log: Path
     ) -> ServerProcess:
-        if forked := await self.nursery.claim(command, environment, marker, log):
+        if forked := await self.fork_server.claim(command, environment, marker, log):
             return forked
         with log.open("wb") as output:
             return ChildServer(

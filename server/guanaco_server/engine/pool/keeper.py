@@ -69,7 +69,7 @@ class OrderRefused(Exception):
         self.status = status
 
 
-class Keeper:
+class PodSupervisor:
     """The order of this pod and the process that follows it."""
 
     def __init__(self, folder: Path, host: str, port: int, warm_module: str = WARM) -> None:
@@ -224,9 +224,11 @@ class Keeper:
 class ControlPort(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], keeper: Keeper, token: str, cache: Path) -> None:
+    def __init__(
+        self, address: tuple[str, int], keeper: PodSupervisor, token: str, cache: Path
+    ) -> None:
         """Authorize nobody where there is no ``token``."""
-        super().__init__(address, _KeeperHandler)
+        super().__init__(address, _SupervisorHandler)
         self.keeper = keeper
         self.token = token.encode()
         self.cache = cache
@@ -240,7 +242,7 @@ class ControlPort(ThreadingHTTPServer):
         return bool(KEY.fullmatch(key)) and (self.cache / key / TENSORS_NAME).is_file()
 
 
-class _KeeperHandler(BaseHTTPRequestHandler):
+class _SupervisorHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = REQUEST_S
     server: ControlPort
@@ -309,7 +311,7 @@ def main(argv: list[str] | None = None) -> None:
     token = os.environ.pop(TOKEN_VARIABLE, "")
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     options = _parser().parse_args(argv)
-    keeper = Keeper(options.orders, options.host, options.port, options.warm_module)
+    keeper = PodSupervisor(options.orders, options.host, options.port, options.warm_module)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda seen, _: keeper.stop(seen))
     control = ControlPort((options.host, options.control_port), keeper, token, options.cache_dir)

@@ -6,7 +6,7 @@
                     └── SOCKET ends ──▶ ends
 
 It becomes the server itself, without a fork (decision 0050): a pod serves one model, and nothing has shown that no library
-of a GPU keeps state from before a fork. Like a nursery (engine/nursery.py) it has one thread while it waits, because the
+of a GPU keeps state from before a fork. Like a fork server (engine/fork_server.py) it has one thread while it waits, because the
 confinement, which begins with the order, holds for a thread. Where the imports leave more it ends with UNAVAILABLE, and
 the server is started by its command.
 """
@@ -18,7 +18,7 @@ import socket
 import sys
 
 from guanaco_server.engine import serve
-from guanaco_server.engine.nursery import UNAVAILABLE, import_everything, thread_count
+from guanaco_server.engine.fork_server import UNAVAILABLE, import_everything, thread_count
 from guanaco_server.formats.pool import PodOrder
 
 READY = b"ready\n"

@@ -23,7 +23,7 @@ FEWEST_VOTES = 10  # of each kind, below which the normal approximation says not
 
 
 @dataclass(frozen=True)
-class Breadth:
+class VoteBreadth:
     """A submission's votes by users who voted on it alone, and by those who voted on others too."""
 
     narrow: VoteCount
@@ -45,7 +45,7 @@ class Contrast:
     is_suspicious: bool
 
 
-def contrasts(board: Mapping[str, Breadth]) -> dict[str, Contrast]:
+def contrasts(board: Mapping[str, VoteBreadth]) -> dict[str, Contrast]:
     """Compare each submission that has enough votes of both kinds with all others together."""
     able = {
         name: one
@@ -65,14 +65,14 @@ def contrasts(board: Mapping[str, Breadth]) -> dict[str, Contrast]:
     return found
 
 
-def _mean_difference(rest: list[Breadth]) -> tuple[float, float]:
+def _mean_difference(rest: list[VoteBreadth]) -> tuple[float, float]:
     """Return the others' mean difference and its variance, weighted by how sure each is."""
     weights = [(1 / spread, shift) for shift, spread in map(_difference, rest)]
     total = sum(weight for weight, _ in weights)
     return sum(weight * shift for weight, shift in weights) / total, 1 / total
 
 
-def _difference(one: Breadth) -> tuple[float, float]:
+def _difference(one: VoteBreadth) -> tuple[float, float]:
     """Return the difference of the two ratios, each with a vote more of both kinds, and its variance."""
     narrow, narrow_variance = _ratio(one.narrow)
     broad, broad_variance = _ratio(one.broad)

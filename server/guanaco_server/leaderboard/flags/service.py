@@ -11,7 +11,7 @@ from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.leaderboard.counting import queries as counting_queries
 from guanaco_server.leaderboard.flags import queries
-from guanaco_server.leaderboard.flags.patterns import Breadth, Contrast, contrasts
+from guanaco_server.leaderboard.flags.patterns import Contrast, VoteBreadth, contrasts
 from guanaco_server.leaderboard.tables import VoteFlagRow
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.statistics.votes import VoteCount
@@ -50,7 +50,7 @@ class FlagService:
         counts = {(name, is_broad): VoteCount(up, total - up) for name, is_broad, up, total in rows}
         none = VoteCount(0, 0)
         board = {
-            name: Breadth(counts.get((name, False), none), counts.get((name, True), none))
+            name: VoteBreadth(counts.get((name, False), none), counts.get((name, True), none))
             for name in sorted({name for name, _ in counts})
         }
         found = contrasts(board)
@@ -68,7 +68,7 @@ class FlagService:
             return [_read(row) for row in rows]
 
 
-def _pattern(name: str, one: Breadth, contrast: Contrast | None) -> VotePattern:
+def _pattern(name: str, one: VoteBreadth, contrast: Contrast | None) -> VotePattern:
     return VotePattern(
         submission_id=name,
         narrow_up=one.narrow.up,

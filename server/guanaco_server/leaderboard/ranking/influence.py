@@ -59,7 +59,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Ballots:
+class RankedVotes:
     """A competition's votes as its rule ranks them; ``by_user`` names submissions by their index in ``ids``."""
 
     rule: RankingRule
@@ -71,7 +71,7 @@ class Ballots:
     @staticmethod
     def of(
         rule: RankingRule, votes: Collection[tuple[str, str, bool]], duels: DuelVotes = NO_DUELS
-    ) -> Ballots:
+    ) -> RankedVotes:
         """Take (user, submission, thumbs up) triples, and the duels, which stay whatever votes are taken away."""
         ups = Counter(name for _, name, thumbs_up in votes if thumbs_up)
         every = Counter(name for _, name, _ in votes)
@@ -80,7 +80,7 @@ class Ballots:
         fit: Fit = bradley_terry.fit
         if duels.total:
             fit = duels.fit(by_user, by_user.everybody())
-        return Ballots(rule, counts, by_user.ids, by_user.everybodys(), fit)
+        return RankedVotes(rule, counts, by_user.ids, by_user.everybodys(), fit)
 
     def standings(self) -> list[Standing]:
         return standings(self.rule, self.counts, self.ids, self.by_user, fit=self.fit)
@@ -105,7 +105,7 @@ def stand_apart(upper: Standing, lower: Standing) -> bool:
     return upper.score.low > lower.score.high
 
 
-def weakest_votes(ballots: Ballots, upper: Standing, lower: Standing) -> Pair:
+def weakest_votes(ballots: RankedVotes, upper: Standing, lower: Standing) -> Pair:
     """Find how few votes turn a pair."""
     are_apart = stand_apart(upper, lower)
     names = upper.submission_id, lower.submission_id
@@ -147,7 +147,9 @@ def _fewest_ups(above: VoteCount, bound: float, alpha: float, *, are_apart: bool
     return _first(has_come_down, above.up if above.down else above.up - 1)
 
 
-def _votes_of_strengths(ballots: Ballots, above: str, below: str, are_apart: bool) -> int | None:
+def _votes_of_strengths(
+    ballots: RankedVotes, above: str, below: str, are_apart: bool
+) -> int | None:
     order = _by_influence(ballots, above, below)
     fits = itertools.count(1)
 
@@ -172,13 +174,13 @@ class _TooManyFits(Exception):
     pass
 
 
-def _by_influence(ballots: Ballots, above: str, below: str) -> list[tuple[int, int]]:
+def _by_influence(ballots: RankedVotes, above: str, below: str) -> list[tuple[int, int]]:
     """Return the votes that help ``above`` against ``below`` as (user's index, place), the most helpful first."""
     helpful = [one for one in removal_effects(ballots, above, below) if one[0] < 0]
     return [(user, place) for _, user, place in heapq.nsmallest(MOST_REMOVED, helpful)]
 
 
-def removal_effects(ballots: Ballots, above: str, below: str) -> list[tuple[float, int, int]]:
+def removal_effects(ballots: RankedVotes, above: str, below: str) -> list[tuple[float, int, int]]:
     """Return by how much each vote's removal changes the difference of the two scores, with its user's index and its place."""
     fitted = ballots.fit(ballots.by_user, len(ballots.ids))
     slopes = _slopes(ballots, fitted, above, below)
@@ -194,7 +196,7 @@ def removal_effects(ballots: Ballots, above: str, below: str) -> list[tuple[floa
 
 
 def _slopes(
-    ballots: Ballots, fitted: bradley_terry.Strengths, above: str, below: str
+    ballots: RankedVotes, fitted: bradley_terry.Strengths, above: str, below: str
 ) -> list[float]:
     """Return how the difference of the two scores changes with each strength."""
     slopes = [0.0] * len(ballots.ids)
@@ -213,7 +215,7 @@ def _slopes(
     return slopes
 
 
-def _ratio_effects(ballots: Ballots, above: str, below: str) -> dict[int, float]:
+def _ratio_effects(ballots: RankedVotes, above: str, below: str) -> dict[int, float]:
     """Return by how much the removal of a vote changes half the difference of the two ratios, by the vote's code."""
     found: dict[int, float] = {}
     for name, sign in ((above, 0.5), (below, -0.5)):
@@ -225,7 +227,7 @@ def _ratio_effects(ballots: Ballots, above: str, below: str) -> dict[int, float]
     return found
 
 
-def without(ballots: Ballots, removed: Sequence[tuple[int, int]]) -> Ballots:
+def without(ballots: RankedVotes, removed: Sequence[tuple[int, int]]) -> RankedVotes:
     """Return the votes without some of them, given as (user's index, place)."""
     places: defaultdict[int, set[int]] = defaultdict(set)
     for user, place in removed:
@@ -236,7 +238,7 @@ def without(ballots: Ballots, removed: Sequence[tuple[int, int]]) -> Ballots:
         for at in gone:
             name, is_up = ballots.ids[ballots.by_user[user][at] >> 1], ballots.by_user[user][at] & 1
             counts[name] = VoteCount(counts[name].up - is_up, counts[name].down - 1 + is_up)
-    return Ballots(ballots.rule, counts, ballots.ids, by_user, ballots.fit)
+    return RankedVotes(ballots.rule, counts, ballots.ids, by_user, ballots.fit)
 
 
 def _first(holds: Callable[[int], bool], most: int) -> int | None:

@@ -158,7 +158,7 @@ class ContentChecks:
         await self._records.log(
             run,
             Stage.DEPLOY,
-            f"None of {len(probes)} replies ended by itself within max_output_tokens = {params.max_output_tokens}: no stopping word and no end of text came up. {_shown(probes[0])}",
+            f"None of {len(probes)} replies ended by itself within max_output_tokens = {params.max_output_tokens}: no stopping word and no end of text came up. {_format_probe(probes[0])}",
             level=Level.WARNING,
         )
 
@@ -228,17 +228,17 @@ def check_numbers(probes: list[Probe]) -> str:
 def check_not_empty(probes: list[Probe]) -> str:
     if not any(probe.reply.strip() for probe in probes):
         raise ContentCheckFailed(
-            f"Content check `not empty` failed: no reply to {len(probes)} prompts has any text. {_shown(probes[0])}",
+            f"Content check `not empty` failed: no reply to {len(probes)} prompts has any text. {_format_probe(probes[0])}",
             hint="A model that only ends, or only writes special tokens or blanks, has often lost its training's template.",
         )
-    return _shown(next(probe for probe in probes if probe.reply.strip()))
+    return _format_probe(next(probe for probe in probes if probe.reply.strip()))
 
 
 def check_not_constant(probes: list[Probe]) -> str:
     said = {token.text for probe in probes for token in probe.tokens}
     if len(said) == 1 and all(len(probe.tokens) > 1 for probe in probes):
         raise ContentCheckFailed(
-            f"Content check `not constant` failed: every reply to {len(probes)} different prompts repeats the token {min(said)!r}. {_shown(probes[0])}",
+            f"Content check `not constant` failed: every reply to {len(probes)} different prompts repeats the token {min(said)!r}. {_format_probe(probes[0])}",
             hint="The weights are damaged, or cast to a type that does not hold them: look at dtype and at the saved checkpoint.",
         )
     return f"{len(said)} different tokens were written."
@@ -266,7 +266,7 @@ def _late(prompt: str, so_far: str, deadline_s: float) -> ContentCheckFailed:
     )
 
 
-def _shown(probe: Probe) -> str:
+def _format_probe(probe: Probe) -> str:
     return f"To {_cut(probe.prompt)} it said {_cut(probe.reply)}."
 
 

@@ -60,7 +60,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Living:
+class WorkerLiveness:
     """The workers that live: this process, with the workflows that it runs, and the others.
 
     A worker that is silent is still one of the others: a survivor takes over what it left.
@@ -91,13 +91,15 @@ def workflow_number(run: PipelineRun, found_id: str) -> int | None:
     return int(number) if number != found_id and number.isdecimal() else None
 
 
-def decide(workflows: Sequence[WorkflowState], living: Living, has_room: bool) -> Decision:
+def decide(
+    workflows: Sequence[WorkflowState], liveness: WorkerLiveness, has_room: bool
+) -> Decision:
     """``workflows`` are all of one run, the oldest first. ``has_room`` is False while its stage waits."""
     if not workflows:
         return START
     newest = workflows[-1]
     if newest.status in LIVE:
-        return LEAVE if _is_taken_care_of(newest, living) else START
+        return LEAVE if _is_taken_care_of(newest, liveness) else START
     if newest.status == "SUCCESS":
         return START if has_room or newest.output != Step.WAITING else LEAVE
     if newest.status == ERRORED:
@@ -110,16 +112,16 @@ def decide(workflows: Sequence[WorkflowState], living: Living, has_room: bool) -
     return _fail("The platform ended too often while it worked on this submission.")
 
 
-def _is_taken_care_of(workflow: WorkflowState, living: Living) -> bool:
-    untouched_s = (living.now_ms - workflow.updated_at_ms) / 1000
-    is_ours = workflow.version == living.version
+def _is_taken_care_of(workflow: WorkflowState, liveness: WorkerLiveness) -> bool:
+    untouched_s = (liveness.now_ms - workflow.updated_at_ms) / 1000
+    is_ours = workflow.version == liveness.version
     if workflow.status in ENQUEUED:
-        return is_ours or bool(living.others and untouched_s < ADOPT_S)
-    if workflow.executor_id == living.executor_id:
-        return workflow.id in living.active or untouched_s < BEGIN_S
-    if workflow.executor_id in living.others:
+        return is_ours or bool(liveness.others and untouched_s < ADOPT_S)
+    if workflow.executor_id == liveness.executor_id:
+        return workflow.id in liveness.active or untouched_s < BEGIN_S
+    if workflow.executor_id in liveness.others:
         return True
-    return bool(living.others) and untouched_s < ADOPT_S
+    return bool(liveness.others) and untouched_s < ADOPT_S
 
 
 def _fail(why: str) -> Decision:

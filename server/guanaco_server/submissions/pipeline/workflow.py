@@ -34,7 +34,7 @@ from guanaco_server.submissions.pipeline.supervisor import (
     RUNNING,
     Action,
     Decision,
-    Living,
+    WorkerLiveness,
     WorkflowState,
     decide,
     workflow_id,
@@ -214,11 +214,11 @@ class Pipeline:
             return
         from dbos import error as dbos_error
 
-        living = await self._living()
+        liveness = await self._liveness()
         for run, workflows in (await self._workflows_of([each.run for each in unfinished])).items():
             self._supervised_at[run] = time.monotonic()
             try:
-                await self._carry_out(run, decide(workflows, living, run in has_room), workflows)
+                await self._carry_out(run, decide(workflows, liveness, run in has_room), workflows)
             except (
                 dbos_error.DBOSException
             ) as error:  # one run's trouble must not keep the others waiting
@@ -254,9 +254,9 @@ class Pipeline:
             )
         self._enqueued.add(run)
 
-    async def _living(self) -> Living:
+    async def _liveness(self) -> WorkerLiveness:
         others = set(await self._list_workers()) - {self._executor_id}
-        return Living(
+        return WorkerLiveness(
             WORKFLOW_VERSION, self._executor_id, set(self._active), others, time.time() * 1000
         )
 

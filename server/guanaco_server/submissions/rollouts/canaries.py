@@ -43,15 +43,15 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Noted:
+class ConversationOutcome:
     """The outcomes of one conversation. ``first_bucket`` is its first reply's wait (statistics/buckets.py), None without a reply."""
 
     has_failed: bool = False
     first_bucket: int | None = None
 
-    def followed_by(self, later: Noted) -> Noted:
+    def followed_by(self, later: ConversationOutcome) -> ConversationOutcome:
         first = later.first_bucket if self.first_bucket is None else self.first_bucket
-        return Noted(self.has_failed or later.has_failed, first)
+        return ConversationOutcome(self.has_failed or later.has_failed, first)
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ class ComparedConversation:
     recorder: CanaryRecorder
 
     def note_reply(self, wait_s: float) -> None:
-        self.recorder.note(self, Noted(first_bucket=bucket_of(wait_s)))
+        self.recorder.note(self, ConversationOutcome(first_bucket=bucket_of(wait_s)))
 
     def note_fault(self) -> None:
-        self.recorder.note(self, Noted(has_failed=True))
+        self.recorder.note(self, ConversationOutcome(has_failed=True))
 
 
 def slow_from(waits: Sequence[int]) -> int | None:
@@ -107,14 +107,14 @@ class CanaryRecorder:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._noted: dict[tuple[Arm, str], Noted] = {}
+        self._noted: dict[tuple[Arm, str], ConversationOutcome] = {}
 
     def conversation(self, arm: Arm, conversation_id: str) -> ComparedConversation:
         return ComparedConversation(arm, conversation_id, self)
 
-    def note(self, talk: ComparedConversation, noted: Noted) -> None:
+    def note(self, talk: ComparedConversation, noted: ConversationOutcome) -> None:
         key = (talk.arm, talk.id)
-        self._noted[key] = self._noted.get(key, Noted()).followed_by(noted)
+        self._noted[key] = self._noted.get(key, ConversationOutcome()).followed_by(noted)
 
     async def write(self) -> None:
         """Write down what was noted since the last call; what cannot be written now is tried again."""
@@ -139,6 +139,6 @@ class CanaryRecorder:
                 )
         except BaseException:
             for key, later in self._noted.items():
-                written[key] = written.get(key, Noted()).followed_by(later)
+                written[key] = written.get(key, ConversationOutcome()).followed_by(later)
             self._noted = written
             raise

@@ -156,7 +156,9 @@ class RolloutLoop:
                 return True
             if current.slow_from is None:
                 await _learn_what_is_slow(session, current)
-            new, old = [await _shown(session, current, is_new) for is_new in (True, False)]
+            new, old = [
+                await _count_conversations(session, current, is_new) for is_new in (True, False)
+            ]
             worse = judge(new, old, *down, share=current.share)
             if worse is None:
                 return False
@@ -195,7 +197,7 @@ class RolloutLoop:
         return since is not None and self._clock.now() - since >= timedelta(seconds=seconds)
 
 
-async def _shown(session: AsyncSession, rollout: RolloutRow, is_new: bool) -> Shown:
+async def _count_conversations(session: AsyncSession, rollout: RolloutRow, is_new: bool) -> Shown:
     arm = Arm(rollout.submission_id, rollout.run, is_new)
     return Shown(*await queries.shown(session, arm, rollout.slow_from))
 

@@ -54,7 +54,7 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
         return web.pages.show(
             request,
             "chat_home.html",
-            faces=await web.chat.faces(),
+            offered_characters=await web.chat.offered_characters(),
             chats=chats,
             chosen=chosen,
             token=guest.form_token,
@@ -98,9 +98,9 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
         return see_other(f"/chat/{conversation_id}")
 
     @routes.get("/chat/pictures/{key}")
-    async def read_face(key: str, guest: Guest = guest_of) -> Response:
+    async def read_offered_picture(key: str, guest: Guest = guest_of) -> Response:
         guest.require_visitor()
-        return _picture(await web.chat.face_picture(key))
+        return _picture(await web.chat.offered_picture(key))
 
     @routes.get("/chat/{conversation_id}/picture")
     async def read_picture(conversation_id: str, guest: Guest = guest_of) -> Response:

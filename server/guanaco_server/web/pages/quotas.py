@@ -73,10 +73,10 @@ def _show(
 
 def _fields(override: QuotaOverride) -> dict[str, str]:
     given = override.model_dump(exclude_none=True)
-    return {name: f"{_shown(name, value):g}" for name, value in given.items()}
+    return {name: f"{_in_display_unit(name, value):g}" for name, value in given.items()}
 
 
-def _shown(name: str, value: int) -> float:
+def _in_display_unit(name: str, value: int) -> float:
     return value / GIGABYTE if name == "artifact_bytes" else value
 
 

@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from guanaco_server.clusters.cluster import DeploymentSpec, ReplicaPhase, ReplicaState
-from guanaco_server.clusters.local import nursery
+from guanaco_server.clusters.local import fork_server
 from guanaco_server.clusters.local.cluster import LocalCluster
 from guanaco_server.clusters.local.servers import ReplicaRecord, read_instance
 from tests.fixtures.local_cluster import IMPORTS, PORTS, SCRIPTED, is_live, leader, listens, until
@@ -30,28 +30,28 @@ from tests.fixtures.local_cluster import IMPORTS, PORTS, SCRIPTED, is_live, lead
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-MODULE = "guanaco_server.engine.nursery"
+MODULE = "guanaco_server.engine.fork_server"
 ENGINE = f"""\
     #!{sys.executable}
     import os, runpy, socket, sys, time
     from pathlib import Path
     sys.path[:0] = {[str(ROOT), str(ROOT / "server")]!r}
-    is_nursery = sys.argv[2] == {MODULE!r}
+    is_fork_server = sys.argv[2] == {MODULE!r}
     place = Path(sys.argv[0]).parent
-    if is_nursery:
-        from guanaco_server.engine import nursery
+    if is_fork_server:
+        from guanaco_server.engine import fork_server
         while (place / "imports").exists():
             time.sleep(0.02)
         if (place / "breaks").exists():
             sys.exit("it cannot be imported")
         control = socket.socket(fileno=int(sys.argv[3]))
-        order = nursery.ServerForker(control, nursery._shown_environment()).serve_claims()
+        order = fork_server.ServerForker(control, fork_server._shown_environment()).serve_claims()
         if order is None:
             sys.exit()
         arguments = order["arguments"]
     else:
         arguments = sys.argv[3:]
-    print("forked" if is_nursery else "started", os.environ.get("SECRET"), flush=True)
+    print("forked" if is_fork_server else "started", os.environ.get("SECRET"), flush=True)
     if "--fails" in arguments:
         sys.exit(3)
     sys.argv = [{SCRIPTED!r}, *arguments]
@@ -73,7 +73,7 @@ def make_cluster(folder: Path) -> LocalCluster:
     engine.chmod(0o755)
     return LocalCluster(
         folder / "cluster", folder / "platform.lock", 60, PORTS, 0,
-        engine_python=engine, has_nursery=True,
+        engine_python=engine, has_fork_server=True,
     )  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def nurseries(folder: Path) -> list[psutil.Process]:
     return found
 
 
-def the_nursery(folder: Path) -> psutil.Process:
+def the_fork_server(folder: Path) -> psutil.Process:
     (process,) = nurseries(folder)
     return process
 
@@ -135,7 +135,7 @@ async def test_forked_server_looks_as_if_it_was_started(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     await cluster.expect_server()
-    process = the_nursery(tmp_path)
+    process = the_fork_server(tmp_path)
     for name in ("m-tiny", "m-other"):
         await cluster.apply_deployment(model_server(tmp_path, name))
         await serves(cluster, name)
@@ -160,7 +160,7 @@ async def test_forked_server_looks_as_if_it_was_started(
 
     later = make_cluster(tmp_path)
     await later.start()
-    assert not is_live(process.pid), "a nursery ends with its platform"
+    assert not is_live(process.pid), "a fork server ends with its platform"
     assert (await observed(later)).phase is ReplicaPhase.RUNNING, "its servers are found again"
     await later.close()
     await until(lambda: not any(is_live(server.pid) for server in servers))
@@ -202,12 +202,12 @@ async def test_the_exit_status_of_a_forked_server_is_known(
     assert (await ended(cluster)).exit_code == -9
 
 
-async def test_servers_outlive_a_nursery_that_is_killed(
+async def test_servers_outlive_a_fork_server_that_is_killed(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     await cluster.apply_deployment(model_server(tmp_path))
     await serves(cluster)
-    killed = the_nursery(tmp_path)
+    killed = the_fork_server(tmp_path)
     killed.kill()
     await until(lambda: not is_live(killed.pid))
     await serves(cluster)
@@ -216,11 +216,11 @@ async def test_servers_outlive_a_nursery_that_is_killed(
     assert (await ended(cluster)).exit_code is None, "nobody was there to see it"
     await cluster.apply_deployment(model_server(tmp_path))
     await serves(cluster)
-    assert await is_forked(cluster), "there is another nursery"
-    assert the_nursery(tmp_path).pid != killed.pid
+    assert await is_forked(cluster), "there is another fork server"
+    assert the_fork_server(tmp_path).pid != killed.pid
 
 
-async def test_without_a_nursery_a_server_is_started_by_its_command(
+async def test_without_a_fork_server_the_command_starts_a_server(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "breaks").touch()
@@ -229,12 +229,12 @@ async def test_without_a_nursery_a_server_is_started_by_its_command(
     assert not await is_forked(cluster)
     (tmp_path / "breaks").unlink()
     (tmp_path / "imports").touch()
-    monkeypatch.setattr(nursery, "CLAIM_S", 0.0)
+    monkeypatch.setattr(fork_server, "CLAIM_S", 0.0)
     await cluster.apply_deployment(model_server(tmp_path, "m-other"))
     (tmp_path / "imports").unlink()
     await serves(cluster, "m-other")
     assert not await is_forked(cluster, "m-other"), "one that hangs is not waited for"
-    process = the_nursery(tmp_path)
+    process = the_fork_server(tmp_path)
     monkeypatch.undo()
     await cluster.apply_deployment(model_server(tmp_path, "m-third"))
     await serves(cluster, "m-third")
@@ -265,7 +265,7 @@ async def test_a_start_that_is_given_up_leaves_nothing(
     (tmp_path / "imports").unlink()
     await cluster.apply_deployment(model_server(tmp_path, "m-other"))
     await serves(cluster, "m-other")
-    process = the_nursery(tmp_path)
+    process = the_fork_server(tmp_path)
     await until(lambda: [leader(tmp_path, "m-other")] == [one.pid for one in process.children()])
     await cluster.delete("m-tiny")
 
@@ -275,9 +275,9 @@ async def test_one_that_nobody_needs_ends_and_its_servers_stay(
 ) -> None:
     await cluster.apply_deployment(model_server(tmp_path))
     await serves(cluster)
-    process = the_nursery(tmp_path)
+    process = the_fork_server(tmp_path)
     temporary = Path(process.cwd())
-    monkeypatch.setattr(nursery, "KEEP_S", 0.0)
+    monkeypatch.setattr(fork_server, "KEEP_S", 0.0)
     await cluster.expect_server()
     await until(lambda: not is_live(process.pid) and not temporary.exists())
     assert (await observed(cluster)).phase is ReplicaPhase.RUNNING
@@ -287,7 +287,7 @@ async def test_one_that_nobody_needs_ends_and_its_servers_stay(
 async def test_where_there_is_no_room_none_is_made(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nursery, "MIN_AVAILABLE_BYTES", 1 << 60)
+    monkeypatch.setattr(fork_server, "MIN_AVAILABLE_BYTES", 1 << 60)
     await cluster.expect_server()
     assert nurseries(tmp_path) == []
 
@@ -295,7 +295,7 @@ async def test_where_there_is_no_room_none_is_made(
 PLATFORM = """
 import asyncio, fcntl, sys
 from pathlib import Path
-from tests.integration.test_nursery import make_cluster, model_server
+from tests.integration.test_fork_server import make_cluster, model_server
 folder = Path(sys.argv[1])
 async def main():
     with (folder / "platform.lock").open("w") as lock:
@@ -315,7 +315,7 @@ async def test_fork_server_ends_with_its_platform_and_servers_are_found(
     platform = subprocess.Popen([sys.executable, "-c", PLATFORM, str(tmp_path)], cwd=ROOT)
     await until((tmp_path / "is-started").exists)
     await until(lambda: nurseries(tmp_path))  # a new process has its command line a moment later
-    process, server = the_nursery(tmp_path), leader(tmp_path)
+    process, server = the_fork_server(tmp_path), leader(tmp_path)
     platform.kill()
     platform.wait()
     await until(lambda: not is_live(process.pid))

@@ -1,6 +1,6 @@
 """A process that has imported vLLM, and forks a model server for each claim: imports are most of what a start takes.
 
-    python -m guanaco_server.engine.nursery SOCKET [padding]
+    python -m guanaco_server.engine.fork_server SOCKET [padding]
 
     imports ──▶ waits ── a claim: a socket and a log ──▶ forks ──▶ a session, folder, marker and log of its own
                  ▲                                        │        ──▶ tells its process id ── is told to go ──▶ serves
@@ -8,9 +8,9 @@
                  └── SOCKET ends: the platform is gone, or needs it no more ──▶ ends; its servers stay
 
 A forked server cannot be told from one that was started by its command: its command line, its marker, its log, its
-folders and its confinement are the same. The nursery never reads an order, which may hold secrets: its child does, from
+folders and its confinement are the same. The fork server never reads an order, which may hold secrets: its child does, from
 the claim's socket. It has one thread, because a fork takes no other along and the confinement is a thread's own; where
-the imports leave more than one, and on a GPU, there is no nursery (decision 0042).
+the imports leave more than one, and on a GPU, there is no fork server (decision 0042).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Any
 from guanaco_server.engine import serve
 
 MODULE = "guanaco_server.engine.serve"  # the module that serves; what others see as its command
-UNAVAILABLE = os.EX_UNAVAILABLE  # the exit status where there can be no nursery
+UNAVAILABLE = os.EX_UNAVAILABLE  # the exit status where there can be no fork server
 CLAIM_FILES = 2  # the claim's socket and the log
 # The first of four fields of /proc/self/stat, counted after the name, which may hold spaces.
 COMMAND_START = 45

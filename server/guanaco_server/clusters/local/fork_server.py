@@ -1,4 +1,4 @@
-"""The platform's side of the process that has imported vLLM and forks model servers (engine/nursery.py).
+"""The platform's side of the process that has imported vLLM and forks model servers (engine/fork_server.py).
 
     expect ──▶ it is started, at the lowest priority, and imports ── claim ──▶ it forks a server, which is the platform's
                         └── none was expected or claimed for KEEP_S ──▶ it is stopped; its servers stay
@@ -38,7 +38,7 @@ from guanaco_server.clusters.local.processes import (
 from guanaco_server.confinement import priority
 from guanaco_server.formats.ranks import has_ranks
 
-MODULE = "guanaco_server.engine.nursery"
+MODULE = "guanaco_server.engine.fork_server"
 # The command that a forked server can take the place of.
 SERVES = ("-m", "guanaco_server.engine.serve")
 UNAVAILABLE = os.EX_UNAVAILABLE  # its exit status where there can be none
@@ -77,7 +77,7 @@ class Order:
 
 
 class ForkedServer:
-    """A model server whose parent is the nursery, which tells of its end over ``claim``."""
+    """A model server whose parent is the fork server, which reports its end over ``claim``."""
 
     def __init__(self, pid: int, claim: socket.socket) -> None:
         """psutil.NoSuchProcess where it has ended already."""
@@ -86,14 +86,14 @@ class ForkedServer:
         self._claim: socket.socket | None = claim
 
     def is_running(self) -> bool:
-        """Tell whether the server runs: its end was not reported, or, without a nursery, the process is there."""
+        """Tell whether the server runs: its end was not reported, or, without a fork server, the process is there."""
         self._listen()
         if self._claim is None:
             return self.exit_code is None and self.leader.is_running()
         return True
 
     def reap(self) -> None:
-        """Let go of it; the nursery has waited for it."""
+        """Close it; the fork server has waited for it."""
         self._listen()
         self._close()
 
@@ -111,7 +111,7 @@ class ForkedServer:
             self._claim = None
 
 
-class NurseryProcess:
+class ForkServerProcess:
     def __init__(
         self, folder: Path, python: Path, environment: Mapping[str, str], marker: str
     ) -> None:
@@ -190,13 +190,13 @@ async def _born(claim: socket.socket, order: Order) -> ForkedServer:
     await loop.sock_sendall(claim, order.line())
     said: dict[str, Any] = json.loads(await loop.sock_recv(claim, LINE_BYTES) or b"{}")
     if "pid" not in said:
-        raise ChildProcessError("the forked server has ended, or the nursery has")
+        raise ChildProcessError("the forked server has ended, or the fork server has")
     born = ForkedServer(int(said["pid"]), claim)
     await loop.sock_sendall(claim, b"\n")
     return born
 
 
-class Nursery:
+class ForkServer:
     """At most one process, while servers are expected."""
 
     def __init__(
@@ -207,7 +207,7 @@ class Nursery:
         self._python = python
         self._environment = environment
         self._is_wanted = is_wanted and sys.platform == "linux"
-        self._process: NurseryProcess | None = None
+        self._process: ForkServerProcess | None = None
         self._end: asyncio.TimerHandle | None = None
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -223,11 +223,11 @@ class Nursery:
             return
         if self._end is not None:
             self._end.cancel()
-        self._end = asyncio.get_running_loop().call_later(KEEP_S, self._let_go)
+        self._end = asyncio.get_running_loop().call_later(KEEP_S, self._release)
         self._forget_ended()
         if self._process is None and self._is_wanted and has_memory_left():
             with suppress(OSError):  # a missing engine is reported when it is needed
-                self._process = NurseryProcess(
+                self._process = ForkServerProcess(
                     self._folder, self._python, self._environment, marker
                 )
 
@@ -251,14 +251,14 @@ class Nursery:
         self._is_wanted = False
         if self._end is not None:
             self._end.cancel()
-        self._let_go()
+        self._release()
         await asyncio.gather(*self._ending, return_exceptions=True)
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._end = None
         process, self._process = self._process, None
         if process is not None:
-            task = asyncio.create_task(process.stop(), name="stop the nursery")
+            task = asyncio.create_task(process.stop(), name="stop the fork server")
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
@@ -275,7 +275,7 @@ class Nursery:
             )
         else:
             logger.warning(
-                "the nursery of model servers has ended with status %d: %s", status, said
+                "the fork server of model servers has ended with status %d: %s", status, said
             )
 
 
