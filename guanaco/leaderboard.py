@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
 
@@ -96,6 +97,31 @@ class Leaderboard(BaseModel):
         description="True if the scores are for replies that are alike in length and markdown.",
     )
     rows: list[LeaderboardRow]
+
+
+def group_by_sweep(
+    rows: Sequence[LeaderboardRow],
+) -> tuple[list[LeaderboardRow], dict[str, int]]:
+    """Keep the first row of each sweep.
+
+    Args:
+        rows: Rows of a board, in the order in which they are shown.
+
+    Returns:
+        The rows that are kept, and by submission how many variants of its sweep stand behind it.
+    """
+    kept: list[LeaderboardRow] = []
+    first: dict[str, str] = {}
+    behind: dict[str, int] = {}
+    for row in rows:
+        leader = first.get(row.sweep) if row.sweep else None
+        if leader is not None:
+            behind[leader] = behind.get(leader, 0) + 1
+            continue
+        if row.sweep:
+            first[row.sweep] = row.submission_id
+        kept.append(row)
+    return kept, behind
 
 
 class StabilityPair(BaseModel):

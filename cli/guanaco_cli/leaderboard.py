@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -82,6 +83,20 @@ HistoryOf = Annotated[
     ),
 ]
 
+OfSweep = Annotated[
+    str | None,
+    typer.Option("--sweep", metavar="ID", help="Show the variants of this sweep alone."),
+]
+
+
+EachVariant = Annotated[
+    bool,
+    typer.Option(
+        "--each-variant",
+        help="Give each variant of a sweep a row. [default: the best one stands for all]",
+    ),
+]
+
 MOST_POINTS = 24  # lines of a history
 PLOT_CHARS = 48
 
@@ -96,6 +111,8 @@ def leaderboard(
     stability: Stability = False,
     verdict: Verdict = False,
     history: HistoryOf = None,
+    sweep: OfSweep = None,
+    each_variant: EachVariant = False,
 ) -> None:
     """Compare all submissions. Needs no key."""
     if as_json and watch:
@@ -125,22 +142,33 @@ def leaderboard(
             return
 
         def fetch() -> Leaderboard:
-            return client.leaderboard(competition=competition, sort=sort)
+            return _of_sweep(client.leaderboard(competition=competition, sort=sort), sweep)
 
+        is_grouped = sweep is None and not each_variant
         if watch and sys.stdout.isatty():
-            watch_leaderboard(fetch, every, sort)
+            watch_leaderboard(fetch, every, sort, is_grouped=is_grouped)
             return
         board = fetch()
-        is_ranked = sort == "rank" and bool(board.rows) and not as_json
+        is_ranked = sort == "rank" and bool(board.rows) and not as_json and sweep is None
         found = _verdict_on(client, competition) if is_ranked else None
     if as_json:
         console.json(board)
     else:
-        print_leaderboard(board, sort=sort)
-        if not board.rows:
+        print_leaderboard(board, sort=sort, is_grouped=is_grouped)
+        if not board.rows and sweep is not None:
+            console.say(f"No variant of {sweep} is in the competition {board.competition}.")
+        elif not board.rows:
             console.say(f"Nothing has entered the competition {board.competition} yet.")
         elif found is not None:
             console.say(headline(found))
+
+
+def _of_sweep(board: Leaderboard, sweep: str | None) -> Leaderboard:
+    """Return the board with the rows of one sweep; all of them without one."""
+    if sweep is None:
+        return board
+    rows = [row for row in board.rows if row.sweep == sweep]
+    return board.model_copy(update={"rows": rows})
 
 
 def _verdict_on(client: Client, competition: str) -> LeaderboardVerdict | None:
@@ -285,31 +313,63 @@ def _votes(pair: StabilityPair) -> str:
 
 
 def print_leaderboard(
-    board: Leaderboard, *, sort: str = "rank", title: str | None = None, is_talk: bool = False
+    board: Leaderboard,
+    *,
+    sort: str = "rank",
+    title: str | None = None,
+    is_talk: bool = False,
+    is_grouped: bool = False,
 ) -> None:
-    console.table(columns_of(board, sort), rows_of(board, sort), title=title, is_talk=is_talk)
+    """Print the board as a table. ``is_grouped``: the first variant of each sweep stands for all of them, as on the page."""
+    rows = rows_of(board, sort, _shown(board, is_grouped=is_grouped))
+    console.table(columns_of(board, sort), rows, title=title, is_talk=is_talk)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The rows of a board that are shown. ``behind`` counts by submission the variants of its sweep that are not."""
+
+    rows: Sequence[LeaderboardRow]
+    behind: Mapping[str, int]
+
+
+def _shown(board: Leaderboard, *, is_grouped: bool) -> Shown:
+    if not is_grouped:
+        return Shown(board.rows, {})
+    from guanaco.leaderboard import group_by_sweep
+
+    return Shown(*group_by_sweep(board.rows))
 
 
 Column = tuple[str, Callable[["LeaderboardRow"], object]]
 
 
 def columns_of(board: Leaderboard, sort: str = "rank") -> list[str]:
-    return ["rank>", *(name for name, _ in _columns(board, sort))]
+    return ["rank>", *(name for name, _ in _columns(board, sort, {}))]
 
 
-def rows_of(board: Leaderboard, sort: str = "rank") -> list[list[object]]:
+def rows_of(
+    board: Leaderboard, sort: str = "rank", shown: Shown | None = None
+) -> list[list[object]]:
     """Return the cells for ``columns_of``; ``=2`` is a rank that several share."""
-    columns = _columns(board, sort)
+    shown = shown or Shown(board.rows, {})
+    columns = _columns(board, sort, shown.behind)
     sharing = Counter(row.rank for row in board.rows)
-    return [[_rank(row, sharing), *(cell(row) for _, cell in columns)] for row in board.rows]
+    return [[_rank(row, sharing), *(cell(row) for _, cell in columns)] for row in shown.rows]
 
 
-def _columns(board: Leaderboard, sort: str) -> list[Column]:
+def _named(row: LeaderboardRow, behind: Mapping[str, int]) -> str:
+    """Write ``org-model_v3 and 7 more``."""
+    count = behind.get(row.submission_id)
+    return f"{row.submission_id} and {count} more" if count else row.submission_id
+
+
+def _columns(board: Leaderboard, sort: str, behind: Mapping[str, int]) -> list[Column]:
     """Choose the columns: ranked by thumbs up, score and ratio are one figure; the column that the table is sorted by is always shown."""
     is_by_ratio = board.ranking == "thumbs_up"
     shown = _strength if board.ranking == "bradley_terry" else _share
     columns: list[Column] = [
-        ("submission", lambda row: row.submission_id),
+        ("submission", lambda row: _named(row, behind)),
         ("developer", lambda row: row.developer),
         ("status", lambda row: row.status),
     ]
@@ -373,7 +433,9 @@ SORTED_BY: dict[str, Column] = {
 }
 
 
-def watch_leaderboard(fetch: Callable[[], Leaderboard], every_s: float, sort: str) -> None:
+def watch_leaderboard(
+    fetch: Callable[[], Leaderboard], every_s: float, sort: str, *, is_grouped: bool = False
+) -> None:
     """Show the table again and again until Ctrl-C. While the server does not answer, the last table stays and says so."""
     from rich.live import Live
 
@@ -381,9 +443,12 @@ def watch_leaderboard(fetch: Callable[[], Leaderboard], every_s: float, sort: st
 
     board = fetch()
     first = ranks_of(board)
-    with Live(
-        live_table(board, first, sort), console=console.rich(is_talk=False), auto_refresh=False
-    ) as live:
+
+    def table(trouble: str | None = None) -> Table:
+        shown = _shown(board, is_grouped=is_grouped)
+        return live_table(board, first, sort, trouble, shown)
+
+    with Live(table(), console=console.rich(is_talk=False), auto_refresh=False) as live:
         try:
             while True:
                 time.sleep(every_s)
@@ -391,7 +456,7 @@ def watch_leaderboard(fetch: Callable[[], Leaderboard], every_s: float, sort: st
                     board, trouble = fetch(), None
                 except Unavailable as error:
                     trouble = error.detail
-                live.update(live_table(board, first, sort, trouble), refresh=True)
+                live.update(table(trouble), refresh=True)
         except KeyboardInterrupt:
             return
 
@@ -401,10 +466,16 @@ def ranks_of(board: Leaderboard) -> dict[str, int | None]:
 
 
 def live_table(
-    board: Leaderboard, first: dict[str, int | None], sort: str, trouble: str | None = None
+    board: Leaderboard,
+    first: dict[str, int | None],
+    sort: str,
+    trouble: str | None = None,
+    shown: Shown | None = None,
 ) -> Table:
-    marks = [mark(first.get(row.submission_id, 0), row.rank) for row in board.rows]
-    rows = [(moved, *cells) for moved, cells in zip(marks, rows_of(board, sort), strict=True)]
+    shown = shown or Shown(board.rows, {})
+    marks = [mark(first.get(row.submission_id, 0), row.rank) for row in shown.rows]
+    cells = rows_of(board, sort, shown)
+    rows = [(moved, *each) for moved, each in zip(marks, cells, strict=True)]
     caption = f"as of {words.clock(board.at)}; Ctrl-C ends"
     return console.make_table(
         ("moved", *columns_of(board, sort)),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from guanaco.errors import SubmissionNotFound
-from guanaco.leaderboard import Leaderboard, LeaderboardRow
+from guanaco.leaderboard import Leaderboard, LeaderboardRow, group_by_sweep
 
 FRESH_S = 2.0
 PAGE_ROWS = 50
@@ -104,22 +104,6 @@ class BoardFilter:
         )
 
 
-def grouped(rows: Sequence[LeaderboardRow]) -> tuple[list[LeaderboardRow], dict[str, int]]:
-    """Keep the first row of each sweep; say by submission how many variants of its sweep are behind it."""
-    shown: list[LeaderboardRow] = []
-    first: dict[str, str] = {}
-    behind: dict[str, int] = {}
-    for row in rows:
-        leader = first.get(row.sweep) if row.sweep else None
-        if leader is not None:
-            behind[leader] = behind.get(leader, 0) + 1
-            continue
-        if row.sweep:
-            first[row.sweep] = row.submission_id
-        shown.append(row)
-    return shown, behind
-
-
 def rows_of(
     board: Leaderboard, sort: Sort, shown: BoardFilter, *, is_reversed: bool = False
 ) -> list[LeaderboardRow]:
@@ -137,7 +121,7 @@ def page_of(
 ) -> BoardPage:
     """Return the rows of a page; one that is not there is the nearest that is."""
     rows = rows_of(board, sort, shown, is_reversed=is_reversed)
-    rows, behind = (rows, {}) if shown.sweep else grouped(rows)
+    rows, behind = (rows, {}) if shown.sweep else group_by_sweep(rows)
     pages = max(1, -(-len(rows) // PAGE_ROWS))
     page = min(max(page, 1), pages)
     return BoardPage(
