@@ -202,6 +202,7 @@ class Arena:
         self._keys: dict[str, str] = {"anonymous": ""}
         self._phases: dict[str, dict[str, float]] = {}
         self._checked: list[str] = []
+        self._different = 0
 
     def begin(self) -> None:
         admin = self._up.client()
@@ -296,9 +297,12 @@ class Arena:
 
     def _filled(self, lines: list[str], count: int) -> list[FuzzedRequest]:
         """Take kept requests, and made ones again, in place of those for which schemathesis had no time."""
-        _talk(f"made {len(lines):,} requests, of which {len(set(lines)):,} differ")
         kept = CORPUS.read_text().splitlines()
-        filled = itertools.islice(itertools.chain(lines, itertools.cycle([*kept, *lines])), count)
+        filled = [
+            *itertools.islice(itertools.chain(lines, itertools.cycle([*kept, *lines])), count)
+        ]
+        self._different = len(set(filled))
+        _talk(f"made {len(lines):,} requests; {self._different:,} of those that are sent differ")
         return [FuzzedRequest.read(line) for line in filled]
 
     def _connect(self) -> int:
@@ -475,6 +479,7 @@ class Arena:
             "unfinished": len(found.unfinished),
             "server_errors": len(self._answers.failures) + len(found.failures),
             "unanswered": len(self._answers.unanswered),
+            "different_requests": self._different,
             "failed_chats": sum(int(one["failed"]) for one in attacked),
             "stall_ms": max(one["stall_ms"] for one in attacked),
             "stall_alone_ms": alone["stall_ms"],

@@ -33,6 +33,8 @@ def main() -> None:
     while len(written) < count and time.monotonic() < deadline:
         before = len(written)
         for operation in operations:
+            if time.monotonic() > deadline:
+                break
             most = min(8, count - len(written))
             found = _write_some(operation, start + turn, most, deadline, written)
             if turn > 1 and not found:

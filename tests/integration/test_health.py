@@ -49,9 +49,11 @@ async def test_a_gateway_with_an_old_snapshot_is_not_ready(database: Database) -
 
 async def test_probes_are_public_and_metrics_are_the_admins(database: Database) -> None:
     world = World(database)
-    await world.routing.refresh()
     async with world.http_with({}) as http:
         http.base_url = httpx.URL("http://guanaco")
+        unready = await http.get("/readyz")
+        assert (unready.status_code, unready.headers["Retry-After"]) == (503, "5")
+        await world.routing.refresh()
         assert (await http.get("/healthz")).json() == {"status": "ok"}
         assert (await http.get("/readyz")).json() == {"status": "ok"}
         assert (await http.get("/metrics")).status_code == 401

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 
 from guanaco_server.database.database import Database
 from guanaco_server.database.schema import is_current
+from guanaco_server.http.errors import RETRY_AFTER_S
 from guanaco_server.http.routes import Routes
 
 STALE_S = 15.0  # the routing snapshot is remade every second
@@ -49,7 +50,8 @@ def router(health: Health) -> Routes:
     @routes.get("/readyz", responses={503: {"model": Readiness}}, response_model=Readiness)
     async def is_ready() -> JSONResponse:
         """503 while the database does not answer, lacks migrations, or the routing snapshot is old."""
-        problem = await health.problem()
-        return JSONResponse({"status": problem or "ok"}, 503 if problem else 200)
+        if (problem := await health.problem()) is None:
+            return JSONResponse({"status": "ok"})
+        return JSONResponse({"status": problem}, 503, {"Retry-After": RETRY_AFTER_S[503]})
 
     return routes
