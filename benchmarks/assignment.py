@@ -69,13 +69,17 @@ def main() -> None:
     parser.add_argument("--seasons", type=int, default=24)
     parser.add_argument("--submissions", type=int, default=20)
     parser.add_argument("--ratings", type=int, default=20_000, help="after which a season ends")
+    parser.add_argument("--only", choices=["policies", "assignment"], help="measure this alone")
     options = parser.parse_args()
-    figures = {
+    figures: dict[str, Any] = {
         "policies": {
             kind.value: seasons_of(kind, options.seasons, options.submissions, options.ratings)
             for kind in KINDS
+            if options.only != "assignment"
         },
-        "assignment": {kind.value: asyncio.run(cost_of(kind)) for kind in KINDS},
+        "assignment": {
+            kind.value: asyncio.run(cost_of(kind)) for kind in KINDS if options.only != "policies"
+        },
         "seasons": options.seasons,
         "submissions": options.submissions,
         "ratings": options.ratings,
@@ -233,7 +237,7 @@ def show(figures: dict[str, Any]) -> None:
 
 
 def _table(columns: dict[str, dict[str, float]]) -> None:
-    names = list(next(iter(columns.values())))
+    names = list(next(iter(columns.values()), ()))
     print(f"  {'':<24}" + "".join(f"{column:>12}" for column in columns))
     for name in names:
         print(f"  {name:<24}" + "".join(f"{values[name]:>12,.5g}" for values in columns.values()))

@@ -1,8 +1,9 @@
 """Measures how far the leaderboard's intervals can be trusted by those who look all day: figures of docs/benchmarks.md.
 
     make bench-evidence ARGS='--seasons=100'
+    make bench-evidence ARGS='--only=decide,settle --worlds="by 0.25,not at all"'
 
-Seven kinds of seasons, all from one seed, the first three looked at every 500 ratings:
+Ten kinds of seasons, all from one seed, the first three looked at every 500 ratings:
 equal      20 submissions of the same ratio: how often was one ever shown above another?
 differ     ratios from Beta(12, 8), users who differ by their own taste and by the day, and Thompson sampling, which follows what is
            shown: how often was a submission's interval ever beside the mean chance of those who rated it?
@@ -12,7 +13,8 @@ duels      10,000 duels of users with tastes of their own: how often was a stren
 signals    one submission, a fifth of the conversations rated, and a signal of all of them as a control variate: what it gains, and when it misleads.
 asked      a random fifth is asked for a rating, with signals of all as control variates: is the estimate right, what do they gain, and what do they cost?
 decide     ratios from Beta(12, 8), a look every 100 ratings: after how many ratings is the leader known to be within 5 points of the best, and is it?
-           By `decide` with the always-valid test and with Bayes' rule under four priors, and by the other policies.
+           By `decide` with the always-valid test and with Bayes' rule under priors that are given or fitted to past seasons, for users who rate once or
+           five times, and by the other policies.
 settle     the same by duels: the pairs that `decide` chooses and the test of their duels, for users who differ more or less, a look every 50 duels.
 Prints a table, then one line of JSON.
 """
@@ -22,7 +24,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 import time
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Any, TypeAlias
@@ -61,28 +65,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seasons", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", metavar="KIND,…", help=", ".join(KINDS))
+    parser.add_argument(
+        "--worlds", metavar="NAME,…", help="of settle: " + "; ".join(settling_duels.WORLDS)
+    )
     options = parser.parse_args()
     require_same_intervals()
-    began = time.perf_counter()
-    chance = np.random.default_rng(options.seed)
-    figures = {
-        "equal": equal_seasons(chance, options.seasons),
-        "differ": differing_seasons(chance, options.seasons),
-        "again": rerated_seasons(chance, options.seasons),
-        "duels": duelled_seasons(options.seed, options.seasons),
-        "planned duels": planned_seasons(options.seed, options.seasons // PLANNED_FEWER),
-        "signals": control_variates.kinds(options.seed, SIGNAL_TIMES * options.seasons),
-        "asked": asked_seasons.kinds(options.seed, options.seasons),
-        "asked, until settled": asked_seasons.settled(options.seed, options.seasons // 5),
-        "decide": decided_seasons(options.seed, options.seasons),
-        "settle": settled_seasons(options.seed, options.seasons),
-        "seasons": options.seasons,
-        "seed": options.seed,
-        "submissions": SUBMISSIONS,
-        "seconds": round(time.perf_counter() - began, 1),
-    }
+    kinds = chosen(options.only, KINDS)
+    worlds = chosen(options.worlds, settling_duels.WORLDS)
+    figures: dict[str, Any] = {"seasons": options.seasons, "seed": options.seed, "seconds": {}}
+    for kind in kinds:
+        began = time.perf_counter()
+        figures[kind] = KINDS[kind](options.seed, options.seasons, worlds)
+        figures["seconds"][kind] = round(time.perf_counter() - began, 1)
+        print(f"{kind}: {figures['seconds'][kind]} s", file=sys.stderr, flush=True)
     show(figures)
     print(json.dumps(figures))
+
+
+def chosen(names: str | None, of: Iterable[str]) -> list[str]:
+    """Return the names that were given with commas between them, which may be in names too, or all of them."""
+    known = sorted(of, key=len, reverse=True)
+    found, left = [], names or ""
+    while left:
+        one = next((name for name in known if f"{left},".startswith(f"{name},")), None)
+        if one is None:
+            raise SystemExit(f"{left!r} begins with none of: {'; '.join(of)}")
+        found.append(one)
+        left = left[len(one) + 1 :]
+    return found or list(of)
 
 
 def equal_seasons(chance: np.random.Generator, seasons: int) -> dict[str, float]:
@@ -174,11 +185,15 @@ def _held(found: list[duel_seasons.Held]) -> dict[str, float]:
 
 def decided_seasons(seed: int, seasons: int) -> dict[str, Any]:
     """Return when each claim was made, by `decide`, and when the always-valid one was by the other policies."""
-    found = decisions.seasons(seed, seasons, WITHIN)
-    claims = {
-        name: _summary([one[name].after for one in found], [one[name].is_wrong for one in found])
-        for name in found[0]
-    }
+    claims: dict[str, dict[str, float]] = {}
+    for world, users in decisions.WORLDS.items():
+        found = decisions.seasons(seed, seasons, WITHIN, users)
+        claims |= {
+            name + world: _summary(
+                [one[name].after for one in found], [one[name].is_wrong for one in found]
+            )
+            for name in found[0]
+        }
     request = SimulationRequest(
         submissions=SUBMISSIONS, seasons=seasons, seed=seed, most_ratings=decisions.MOST_RATINGS
     )
@@ -193,11 +208,11 @@ def decided_seasons(seed: int, seasons: int) -> dict[str, Any]:
     return claims
 
 
-def settled_seasons(seed: int, seasons: int) -> dict[str, Any]:
+def settled_seasons(seed: int, seasons: int, worlds: Sequence[str]) -> dict[str, Any]:
     """Return when duels showed that their leader is within the margin of the best, for each kind of users."""
     found = {}
-    for name, world in settling_duels.WORLDS.items():
-        ended = settling_duels.seasons(seed, seasons, WITHIN, world)
+    for name in worlds:
+        ended = settling_duels.seasons(seed, seasons, WITHIN, settling_duels.WORLDS[name])
         found[name] = _summary(
             [one.after for one in ended],
             [one.is_wrong for one in ended],
@@ -259,55 +274,24 @@ def require_same_intervals() -> None:
 
 
 def show(figures: dict[str, Any]) -> None:
-    equal, differ, decide = figures["equal"], figures["differ"], figures["decide"]
-    duels, planned = figures["duels"], figures["planned duels"]
-    rows = [
-        ("", "for one look", "at every look"),
-        ("equal: seasons with a false order", equal["one look"], equal["every look"]),
-        (
-            "differ: sequences that always held",
-            differ["one look, each submission"],
-            differ["every look, each submission"],
-        ),
-        (
-            "differ: seasons in which all always held",
-            differ["one look, all"],
-            differ["every look, all"],
-        ),
-        (
-            "duels: sequences that always held",
-            duels["one look, each submission"],
-            duels["every look, each submission"],
-        ),
-        ("duels: seasons in which all always held", "", duels["every look, all"]),
-        (
-            "planned duels: sequences that always held",
-            planned["one look, each submission"],
-            planned["every look, each submission"],
-        ),
-        ("planned duels: seasons in which all always did", "", planned["every look, all"]),
-    ]
-    for name, one, every in rows:
-        print(
-            f"{name:<44}",
-            *(f"{x:>14.1%}" if isinstance(x, float) else f"{x:>14}" for x in (one, every)),
-        )
-    for name, missed in figures["again"].items():
-        print(f"{'again: sequences that ever missed, ' + name:<58}{missed:>14.1%}")
-    for name, one in figures["signals"].items():
+    for kind in ("equal", "differ", "again", "duels", "planned duels"):
+        for name, share in figures.get(kind, {}).items():
+            print(f"{f'{kind}: {MEANT[kind]}, {name}':<72}{share:>9.1%}")
+    for name, one in figures.get("signals", {}).items():
         print(f"signals, {name}:", ", ".join(f"{what} {value:.3f}" for what, value in one.items()))
-    for kind_of in ("asked", "asked, until settled"):
-        for name, one in figures[kind_of].items():
+    for kind in ("asked", "asked until settled"):
+        for name, one in figures.get(kind, {}).items():
             said = ", ".join(f"{what} {value:,.4f}" for what, value in one.items())
-            print(f"{kind_of}, {name}: {said}")
-    for title, kind in (("decide", decide), ("settle, by duels", figures["settle"])):
-        print(
-            f"{title + ': within 5 points':<48}{'votes':>8}{'middle half':>18}{'decided':>9}{'wrong':>7}"
-        )
-        for name, one in kind.items():
+            print(f"{kind}, {name}: {said}")
+    for kind in ("decide", "settle"):
+        if kind not in figures:
+            continue
+        title = f"{kind}: within 5 points"
+        print(f"{title:<80}{'votes':>8}{'middle half':>18}{'decided':>9}{'wrong':>7}")
+        for name, one in figures[kind].items():
             half = f"{one['quarter']:,.0f} to {one['three quarters']:,.0f}"
             print(
-                f"{name:<48}{one['median ratings']:>8,.0f}{half:>18}{one['decided']:>9.1%}{one['wrong']:>7.1%}"
+                f"{name:<80}{one['median ratings']:>8,.0f}{half:>18}{one['decided']:>9.1%}{one['wrong']:>7.1%}"
             )
 
 
@@ -322,6 +306,31 @@ def _zeros(seasons: int) -> Counts:
 def _log_odds(chances: Floats) -> Floats:
     found: Floats = np.log(chances / (1 - chances))
     return found
+
+
+MEANT = {
+    "equal": "seasons with a false order",
+    "differ": "always held",
+    "again": "ever missed",
+    "duels": "always held",
+    "planned duels": "always held",
+}
+KINDS: dict[str, Callable[[int, int, Sequence[str]], dict[str, Any]]] = {
+    "equal": lambda seed, seasons, _: equal_seasons(np.random.default_rng(seed), seasons),
+    "differ": lambda seed, seasons, _: differing_seasons(np.random.default_rng(seed), seasons),
+    "again": lambda seed, seasons, _: rerated_seasons(np.random.default_rng(seed), seasons),
+    "duels": lambda seed, seasons, _: duelled_seasons(seed, seasons),
+    "planned duels": lambda seed, seasons, _: planned_seasons(
+        seed, max(1, seasons // PLANNED_FEWER)
+    ),
+    "signals": lambda seed, seasons, _: control_variates.kinds(seed, SIGNAL_TIMES * seasons),
+    "asked": lambda seed, seasons, _: asked_seasons.kinds(seed, seasons),
+    "asked until settled": lambda seed, seasons, _: asked_seasons.settled(
+        seed, max(1, seasons // 5)
+    ),
+    "decide": lambda seed, seasons, _: decided_seasons(seed, seasons),
+    "settle": settled_seasons,
+}
 
 
 if __name__ == "__main__":

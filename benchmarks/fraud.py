@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import statistics
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -91,11 +92,12 @@ def main() -> None:
         duel_fraud.show(found)
         print(json.dumps({"seasons": options.seasons, "figures": found}))
         return
+    seasons = list(range(options.seasons))
+    with ProcessPoolExecutor() as pool:
+        found_of = list(pool.map(outcomes, seasons))
     figures = [
-        {"attack": name, "share": share, **run(name, share, options.seasons)}
-        for name in ATTACKS
-        for share in SHARES
-        if share or name == "sybils"
+        {"attack": name, "share": share, **summary([found[place] for found in found_of])}
+        for place, (name, share) in enumerate(CASES)
     ]
     print(
         f"{'attack':16}{'share':>7}  left out  found  places: no rule, today, with pattern   ranks"
@@ -108,11 +110,25 @@ def main() -> None:
     print(json.dumps({"seasons": options.seasons, "figures": figures}))
 
 
-def run(attack: str, share: float, seasons: int) -> dict[str, float]:
-    print(f"{attack} {share:.1%}", file=sys.stderr)
-    found = [outcome(attack, share, seed) for seed in range(seasons)]
+def outcomes(seed: int) -> list[Outcome]:
+    """Return the outcome of each case, all in the same season."""
+    season = honest_season(seed)
+    before = votes_by_rules(season.ratings)
+    state = season.chance.getstate()
+    found = []
+    for attack, share in CASES:
+        season.chance.setstate(state)
+        found.append(outcome(attack, share, season, before))
+    return found
+
+
+def summary(found: Sequence[Outcome]) -> dict[str, float]:
+    """Return the means over seasons, and the standard error of the places that the rules leave."""
     mean = statistics.fmean
+    places = [one.places[1] for one in found]
+    spread = statistics.stdev(places) if len(places) > 1 else 0.0
     return {
+        "places_error": spread / math.sqrt(len(places)),
         "left_out": mean(one.left_out for one in found),
         "innocent": mean(one.innocent for one in found),
         "found": mean(one.is_found for one in found),
@@ -124,8 +140,8 @@ def run(attack: str, share: float, seasons: int) -> dict[str, float]:
     }
 
 
-def outcome(attack: str, share: float, seed: int) -> Outcome:
-    season = honest_season(seed)
+def outcome(attack: str, share: float, season: Season, before: list[Vote]) -> Outcome:
+    """Return the outcome of one attack; ``before`` are the votes that count without it."""
     added = [
         RecordedRating(
             f"attack-{n}", f"c-attack-{n}", name, "open", user, "app", thumbs_up, START + at
@@ -135,7 +151,6 @@ def outcome(attack: str, share: float, seed: int) -> Outcome:
         )
     ]
     ratings = season.ratings + added
-    before = votes_by_rules(season.ratings)
     today = votes_by_rules(ratings)
     counted = {(user, name) for user, name, _ in today}
     by_user = {(rating.user_key, rating.submission_id) for rating in added}
@@ -225,6 +240,9 @@ ATTACKS = {
     "collusion": collusion,
     "disguised": disguised,
 }
+
+
+CASES = [(name, share) for name in ATTACKS for share in SHARES if share or name == "sybils"]
 
 
 def votes_by_rules(ratings: Sequence[RecordedRating]) -> list[Vote]:
