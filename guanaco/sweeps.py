@@ -209,8 +209,17 @@ class SweepFile(BaseModel):
 
 
 def load_sweep(file: str | Path) -> SweepRequest:
-    """Read a sweep from a YAML or JSON file. InvalidInput says in one sentence what is wrong with it."""
+    """Read a sweep from a YAML or JSON file.
 
+    Args:
+        file: Its path; files that it names lie beside it.
+
+    Returns:
+        The request with every variant, for `Client.submit_sweep`.
+
+    Raises:
+        InvalidInput: It cannot be read or is no sweep; its one sentence says what is wrong.
+    """
     path = Path(file)
     try:
         with path.open("rb") as opened:

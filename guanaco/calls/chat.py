@@ -545,13 +545,14 @@ def _reply_stream(
 def parse_reply_event(event: ServerEvent) -> Token | Reply | None:
     """Read an event of a streamed reply: ``token`` again and again, then ``done`` or ``error``.
 
-    Raises the error that an ``error`` event stands for. Return None for an event that only a newer version knows.
-
     Args:
         event: A server-sent event.
 
     Returns:
-        The Token or Reply; None for an event that says nothing of the reply.
+        The Token or Reply; None for an event that says nothing of the reply, or that only a newer version knows.
+
+    Raises:
+        GuanacoError: The event is an ``error``; it is the error that the event stands for.
     """
     if event.event == "error":
         raise GuanacoError.from_wire(json.loads(event.data))

@@ -206,15 +206,16 @@ def regenerations_of_pairs(competition_id: str) -> Call[list[RegenerationPair]]:
 
 
 def parse_battle_event(event: ServerEvent) -> BattleToken | Battle | None:
-    """Read an event of a streamed battle; None for one that only a newer version knows.
-
-    Raises the error that an ``error`` event stands for.
+    """Read an event of a streamed battle.
 
     Args:
         event: A server-sent event.
 
     Returns:
-        The BattleToken or Battle; None for an event that says nothing of the reply.
+        The BattleToken or Battle; None for an event that says nothing of the reply, or that only a newer version knows.
+
+    Raises:
+        GuanacoError: The event is an ``error``; it is the error that the event stands for.
     """
     if event.event == "error":
         raise GuanacoError.from_wire(json.loads(event.data))

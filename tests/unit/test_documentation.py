@@ -17,6 +17,7 @@ import pytest
 import typer
 import yaml
 
+import guanaco
 from guanaco import AsyncClient, Client
 from guanaco.competitions import CompetitionRequest
 from guanaco.errors import error_classes
@@ -167,6 +168,34 @@ def test_the_sdk_page_has_every_public_method() -> None:
         if callable(method := getattr(kind, name, None)) and not _is_whole(method)
     ]
     assert lacking == [], "a docstring with Args, Returns or Yields, and Raises"
+
+
+def test_every_public_function_of_the_sdk_says_what_it_raises() -> None:
+    of_modules = [
+        (path, name, function)
+        for path in re.findall(r"^::: ([\w.]+)", (DOCS / "sdk.md").read_text(), re.MULTILINE)
+        if path.startswith("guanaco.calls.")
+        for name, function in inspect.getmembers(importlib.import_module(path), inspect.isfunction)
+        if function.__module__ == path
+    ]
+    of_package = [
+        ("guanaco", name, function)
+        for name in guanaco.__all__
+        if inspect.isfunction(function := getattr(guanaco, name))
+    ]
+    of_clients = [
+        (kind.__name__, name, function)
+        for kind in (Client, AsyncClient)
+        for name, function in inspect.getmembers(kind, callable)
+    ]
+    lacking = [
+        f"{place}.{name}"
+        for place, name, function in (*of_modules, *of_package, *of_clients)
+        if not name.startswith("_") and name != "close"
+        if "Raises:\n" not in (inspect.getdoc(function) or "")
+    ]
+    assert len(of_modules) > 80
+    assert lacking == []
 
 
 def _public_names(path: str) -> set[str]:
