@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from guanaco.accounts import Role
@@ -13,10 +11,9 @@ from guanaco.submissions import EventKind, GenerationParams, Outcome, Stage, Sta
 from tests.e2e.conftest import StartPlatform
 from tests.fixtures.up import eventually
 
-PROMISE_S = 300  # the product's promise, not a measurement: on this machine it takes half a minute
-
 
 @pytest.mark.engine
+@pytest.mark.timeout(300)  # the product's promise, not a measurement: half a minute on two cores
 @pytest.mark.parametrize(
     "outgrown",
     [False, pytest.param(True, marks=pytest.mark.postgres)],
@@ -29,7 +26,6 @@ def test_a_developer_reads_the_first_feedback_within_five_minutes(
 
     tests/e2e/test_served_by_vllm.py has vLLM over SQLite and a folder.
     """
-    started = time.monotonic()
     settings: dict[str, object] = {}
     if outgrown:
         settings["engine_command"] = "null"
@@ -61,7 +57,6 @@ def test_a_developer_reads_the_first_feedback_within_five_minutes(
     app.rate(opened.conversation_id, True, "She is funny.")
 
     (feedback,) = developer.feedback(submission.id)
-    assert time.monotonic() - started < PROMISE_S
     assert feedback.thumbs_up
     assert feedback.text == "She is funny."
     assert feedback.user.startswith("user_")

@@ -13,6 +13,7 @@ from guanaco.errors import ClusterRefused, ClusterUnreachable
 from guanaco_server.clusters.cluster import ReplicaPhase, ReplicaState, Resources
 from guanaco_server.clusters.kubernetes import status as problems
 from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
+from guanaco_server.clusters.kubernetes.jobs import WAITS
 from tests.fixtures.kubernetes import (
     FakeWorld,
     Lines,
@@ -307,13 +308,20 @@ async def test_second_worker_with_the_same_job_waits_for_the_first(
     world: FakeWorld, tmp_path: Path
 ) -> None:
     lines, others = Lines(), Lines()
+    at_once, may_end = tmp_path / "one", tmp_path / "end"
     work = job(
-        f"echo begun; [ -e {tmp_path}/one ] && exit 3; touch {tmp_path}/one; sleep 3; rm {tmp_path}/one"
+        f"echo begun; [ -e {at_once} ] && exit 3; touch {at_once}; "
+        f"while [ ! -e {may_end} ]; do sleep 0.02; done; rm {at_once}"
     )
+
+    async def one_runs_and_one_waits() -> bool:
+        return sorted([*lines, *others]) == [WAITS, "begun"]
+
     async with world.cluster("worker-1") as one, world.cluster("worker-2") as other:
-        results = await asyncio.gather(
-            one.run_job(work, lines.take), other.run_job(work, others.take)
-        )
+        running = asyncio.gather(one.run_job(work, lines.take), other.run_job(work, others.take))
+        await until(one_runs_and_one_waits)
+        may_end.touch()
+        results = await running
     assert [result.exit_code for result in results] == [0, 0]
     assert sorted(map(len, (lines, others))) == [1, 2]
     assert [lines[-1], others[-1]] == ["begun", "begun"]

@@ -19,7 +19,8 @@ async def test_cancellation_at_the_moment_of_the_event_is_kept(steps: int) -> No
             await changed.wait(60)
 
     watching = asyncio.create_task(watch_for_ever())
-    await asyncio.sleep(0.01)
+    for _ in range(10):  # until it waits
+        await asyncio.sleep(0)
     changed.notify()
     for _ in range(steps):
         await asyncio.sleep(0)
