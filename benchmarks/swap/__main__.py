@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--gib", type=float, default=0.5, help="size of the model of `times`")
     parser.add_argument("--s3", choices=["moto", "rclone"], default="moto")
-    parser.add_argument("--turns", type=int, default=100, help="of each part of `busy`")
+    parser.add_argument("--turns", type=int, default=400, help="of each part and stage of `busy`")
     parser.add_argument("--proof", action="store_true")
     parser.add_argument("--swaps", type=int, default=200)
     parser.add_argument("--kills", type=int, default=50)

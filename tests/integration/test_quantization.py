@@ -57,6 +57,22 @@ async def test_loss_within_the_bound_passes_and_logs_both_figures(
     assert wish.quantization is Quantization.FP8, "the reconciler starts it so again"
 
 
+async def test_scoring_waits_for_its_place_at_a_shared_server(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await quantized(database, tiny_files(tmp_path), UNQUANTIZED, SLIGHTLY_WORSE)
+    score, in_flight = world.model_server.score, list[int]()
+
+    async def noting(endpoint: str, model: str, text: str) -> tuple[float, ...]:
+        in_flight.append(world.places.in_flight(ID))
+        return await score(endpoint, model, text)
+
+    monkeypatch.setattr(world.model_server, "score", noting)
+    assert await world.deploy() is Outcome.DONE
+    assert in_flight == [1, 1]
+    assert world.places.in_flight(ID) == 0
+
+
 async def test_a_loss_over_the_bound_is_refused_with_both_figures(
     database: Database, tmp_path: Path
 ) -> None:

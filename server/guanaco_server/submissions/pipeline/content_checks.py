@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, aclosing
+from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +26,6 @@ from guanaco.errors import (
     ContentCheckFailed,
     CorruptConfig,
     ModelServerDied,
-    Overloaded,
-    StageFault,
 )
 from guanaco.submissions import GenerationParams, Level, Stage, Submission, SubmissionKind
 from guanaco_server.artifacts.checking.configs import ArtifactConfigs
@@ -43,6 +41,7 @@ from guanaco_server.deployments.model_server import (
 )
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.stress.conversations import Prompted, conversation_prompts
+from guanaco_server.submissions.pipeline.check_places import TakePlace, place_for_check
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
 from guanaco_server.tokenization.facts import TokenizerFacts
 from guanaco_server.tokenization.service import Tokenizers
@@ -51,8 +50,6 @@ PROMPTS = ("Hello", "My name is", "2 + 2 =", "Once upon", "Why?")
 PROBE = GenerationParams(temperature=0, stopping_words=[], max_output_tokens=8)  # greedy
 OWN_PROBES = 3  # whole replies, side by side
 SHOWN_CHARS = 60
-
-TakePlace = Callable[[str], Awaitable[AbstractContextManager[object]]]
 
 
 CONVERSATION = "You: Hi! How was your day?\nLuna:"
@@ -121,7 +118,7 @@ class ContentChecks:
         if submission.kind is SubmissionKind.CHAT:
             await self._check_replies(run, submission, endpoint, model)
             return
-        with await self._place(await self._records.deployment_key(run)):
+        with await place_for_check(self._take_place, await self._records.deployment_key(run)):
             salt = cache_salt_of(submission.developer)
             found = await check_scores(self._model_server, endpoint, model, salt, self._deadline_s)
         await self._records.log(run, Stage.DEPLOY, *found)
@@ -164,16 +161,8 @@ class ContentChecks:
 
     async def _probe(self, key: str, endpoint: str, generation: Generation) -> Probe:
         """Ask within the submission's fair share of a server that others use too. The wait for a place is no fault of the model."""
-        with await self._place(key):
+        with await place_for_check(self._take_place, key):
             return await self._placed_probe(endpoint, generation)
-
-    async def _place(self, key: str) -> AbstractContextManager[object]:
-        try:
-            return await self._take_place(key)
-        except Overloaded:
-            raise StageFault(
-                "No place for the content checks got free at the model server, which others use too."
-            ) from None
 
     async def _placed_probe(self, endpoint: str, generation: Generation) -> Probe:
         text, reason, count, tokens = "", None, 0, list[GeneratedToken]()

@@ -6,10 +6,12 @@ adapter does not, so they differ by rounding; whatever is far more than that is 
 
 from __future__ import annotations
 
+from guanaco.errors import StageFault
 from guanaco.submissions import Divergence, Level, Stage
 from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.model_server import ModelServer, ModelServerFault
 from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.submissions.pipeline.check_places import TakePlace, place_for_check
 from guanaco_server.submissions.pipeline.fixed_text import FixedText, perplexity
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
 
@@ -21,11 +23,13 @@ class MergeCheck:
         deployments: DeploymentService,
         model_server: ModelServer,
         text: FixedText,
+        take_place: TakePlace,
     ) -> None:
         self._records = records
         self._deployments = deployments
         self._model_server = model_server
         self._text = text
+        self._take_place = take_place
 
     async def measure(self, run: PipelineRun, endpoint: str) -> Divergence | None:
         """Compare the run's server with the version that serves; None where that is no adapter, or cannot be asked now."""
@@ -39,9 +43,9 @@ class MergeCheck:
         try:
             if not endpoints:
                 raise ModelServerFault("it has no model server now.")
-            before = await self._model_server.score(endpoints[0], unmerged.model, text)
-            after = await self._model_server.score(endpoint, Deployment.of(merged).model, text)
-        except ModelServerFault as fault:
+            before = await self._score(endpoints[0], unmerged, text)
+            after = await self._score(endpoint, Deployment.of(merged), text)
+        except (ModelServerFault, StageFault) as fault:
             said = f"The merged model was not compared with the version that serves: {fault}"
             await self._records.log(run, Stage.STRESS, said, level=Level.WARNING)
             return None
@@ -52,6 +56,10 @@ class MergeCheck:
             f"Merged and unmerged, the log-probabilities of {found.tokens} tokens differ by {found.mean:.2g} on average, {found.largest:.2g} at most.",
         )
         return found
+
+    async def _score(self, endpoint: str, deployment: Deployment, text: str) -> tuple[float, ...]:
+        with await place_for_check(self._take_place, deployment.submission_id):
+            return await self._model_server.score(endpoint, deployment.model, text)
 
 
 def divergence_of(merged: tuple[float, ...], unmerged: tuple[float, ...]) -> Divergence:

@@ -9,6 +9,7 @@ from guanaco_server.artifacts.checking.configs import ArtifactConfigs
 from guanaco_server.artifacts.checking.model_config import has_experts
 from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.model_server import ModelServer, ModelServerFault, NotANumber
+from guanaco_server.submissions.pipeline.check_places import TakePlace, place_for_check
 from guanaco_server.submissions.pipeline.content_checks import no_number
 from guanaco_server.submissions.pipeline.fixed_text import FixedText, perplexity
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
@@ -23,12 +24,14 @@ class QuantizationCheck:
         configs: ArtifactConfigs,
         text: FixedText,
         model_server: ModelServer,
+        take_place: TakePlace,
         max_ratio: float,
     ) -> None:
         self._records = records
         self._configs = configs
         self._text = text
         self._model_server = model_server
+        self._take_place = take_place
         self._max_ratio = max_ratio
         self._unquantized: dict[tuple[str, int], float] = {}
 
@@ -70,7 +73,8 @@ class QuantizationCheck:
     async def _perplexity(self, deployment: Deployment, endpoint: str) -> float:
         text = await self._text.within(deployment)
         try:
-            scores = await self._model_server.score(endpoint, deployment.model, text)
+            with await place_for_check(self._take_place, deployment.submission_id):
+                scores = await self._model_server.score(endpoint, deployment.model, text)
         except NotANumber as fault:
             raise no_number(text, str(fault)) from None
         except ModelServerFault as fault:

@@ -25,7 +25,8 @@ from guanaco_server.stress.service import StressService
 from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.hub_tokens import HubTokens
 from guanaco_server.submissions.pipeline.adapter_choice import AdapterPolicy
-from guanaco_server.submissions.pipeline.content_checks import ContentChecks, TakePlace
+from guanaco_server.submissions.pipeline.check_places import TakePlace
+from guanaco_server.submissions.pipeline.content_checks import ContentChecks
 from guanaco_server.submissions.pipeline.fixed_text import FixedText
 from guanaco_server.submissions.pipeline.load_check import LoadCheck
 from guanaco_server.submissions.pipeline.merge_check import MergeCheck
@@ -104,6 +105,7 @@ def build_pipeline(
         configs,
         text,
         model_server,
+        take_place,
         settings.quantization_max_perplexity_ratio,
     )
     server_start = ServerStart(
@@ -145,7 +147,7 @@ def build_pipeline(
             prompts,
             stress,
             take_place,
-            MergeCheck(records, deployments, model_server, text),
+            MergeCheck(records, deployments, model_server, text, take_place),
         ),
         adapters=AdapterPolicy(
             settings.lora_serving, settings.lora_max_rank, deployments.can_add_adapters

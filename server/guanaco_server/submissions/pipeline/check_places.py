@@ -1,0 +1,20 @@
+"""Places for what a check asks of a model server, within its submission's fair share of one that others use too."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+
+from guanaco.errors import Overloaded, StageFault
+
+TakePlace = Callable[[str], Awaitable[AbstractContextManager[object]]]
+
+
+async def place_for_check(take_place: TakePlace, key: str) -> AbstractContextManager[object]:
+    """Wait for a place at a deployment's engine. StageFault if none gets free, which is no fault of the model."""
+    try:
+        return await take_place(key)
+    except Overloaded:
+        raise StageFault(
+            "No place for the checks got free at the model server, which others use too."
+        ) from None
