@@ -211,7 +211,7 @@ def test_expressions_read_few_characters_of_what_is_told() -> None:
 async def test_an_unrecorded_talk_tells_lore_in_its_newest_messages() -> None:
     bot = Bot(name="Ada", lorebook=Lorebook(entries=(entry("Fact.", "goose"),)))
     turns = [Turn(sender=Sender.USER, content="goose")] * (lore.PREVIEWED + 50)
-    with_lore = await lore.with_lore(bot, turns)
+    with_lore = await lore.with_lore(bot, turns, "acc")
     assert len(with_lore) == len(turns)
     told_at = [place for place, turn in enumerate(with_lore) if getattr(turn, "lore", ())]
     assert told_at[0] == 50

@@ -36,3 +36,21 @@ async def test_long_work_of_other_kinds_holds_up_no_chat() -> None:
     finally:
         is_over.set()
         await asyncio.gather(*busy)
+
+
+async def test_much_work_of_one_owner_waits_for_others() -> None:
+    one = Threads("one", 1)
+    may_go = threading.Event()
+    order: list[str] = []
+
+    def work(name: str) -> None:
+        may_go.wait()
+        order.append(name)
+
+    first = [asyncio.ensure_future(one.run_in_turn("a", work, f"a{n}")) for n in range(3)]
+    await asyncio.sleep(0)
+    second = asyncio.ensure_future(one.run_in_turn("b", work, "b0"))
+    await asyncio.sleep(0)
+    may_go.set()
+    await asyncio.gather(*first, second)
+    assert order == ["a0", "b0", "a1", "a2"]

@@ -259,7 +259,7 @@ class CharacterService:
         has_much = macros_of(texts) > MACROS_AT_ONCE or (
             texts.lorebook is not None and has_patterns(texts.lorebook)
         )
-        bot = await threads.CHATS.run(work) if has_much else work()
+        bot = await threads.BOOKS.run_in_turn(account.id, work) if has_much else work()
         return CastCharacter(bot, f"{row.id}@{version.number}")
 
     async def delete(self, account: Account, character_id: str) -> None:

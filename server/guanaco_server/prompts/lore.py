@@ -51,20 +51,20 @@ def _scanned(bot: Bot, turns: Sequence[Spoken], content: str) -> tuple[list[str]
     return [*greeting, *(turn.content for turn in recent), content], in_force
 
 
-async def require_usable_book(bot: Bot) -> None:
-    """Raise InvalidInput for a bot whose lorebook is too large, or has a key that could take long."""
+async def require_usable_book(bot: Bot, account_id: str) -> None:
+    """Raise InvalidInput for a bot of an account whose lorebook is too large, or has a key that could take long."""
     if bot.lorebook is None:
         return
     if has_patterns(bot.lorebook):
-        await threads.PAGES.run(require_usable, bot.lorebook)
+        await threads.BOOKS.run_in_turn(account_id, require_usable, bot.lorebook)
     else:
         require_usable(bot.lorebook)
 
 
-async def with_lore(bot: Bot, turns: Sequence[Spoken]) -> Sequence[Spoken]:
+async def with_lore(bot: Bot, turns: Sequence[Spoken], account_id: str) -> Sequence[Spoken]:
     """The turns of a talk that is recorded nowhere, as a conversation would have them; older ones than PREVIEWED tell nothing.
 
-    Each message takes its own turn in a thread, so that a talk of a thousand holds up no reader of a page for long.
+    Each message takes its own turn in a thread, so that a long talk holds up nobody else's for long.
     """
     if bot.lorebook is None:
         return turns
@@ -72,7 +72,8 @@ async def with_lore(bot: Bot, turns: Sequence[Spoken]) -> Sequence[Spoken]:
     told: list[Spoken] = list(turns[:begin])
     for turn in turns[begin:]:
         if turn.sender is Sender.USER:
-            told.append(await threads.PAGES.run(asked, bot, tuple(told), turn.content))
+            content, before = turn.content, tuple(told)
+            told.append(await threads.BOOKS.run_in_turn(account_id, asked, bot, before, content))
         else:
             told.append(turn)
     return told

@@ -15,6 +15,8 @@ from guanaco_server.prompts.room import build_prompts
 from guanaco_server.prompts.sample import SAMPLE
 from guanaco_server.prompts.service import is_by_chat_template
 
+OWN = ""  # account: the command's user has the process alone
+
 
 def try_out(
     prompt: Prompt, bot: Bot, turn_count: int, max_input_tokens: int, folder: Path | None
@@ -48,7 +50,7 @@ class _Folder:
 async def _render(
     prompt: Prompt, bot: Bot, turn_count: int, max_input_tokens: int, folder: _Folder
 ) -> str:
-    await require_usable_book(bot)
+    await require_usable_book(bot, OWN)
     service = build_prompts(folder).service
     try:
         return await service.render(
@@ -57,7 +59,7 @@ async def _render(
             max_input_tokens=max_input_tokens,
             bot=bot,
             user_name="You",
-            turns=await with_lore(bot, sample_turns(turn_count)),
+            turns=await with_lore(bot, sample_turns(turn_count), OWN),
         )
     except FileNotFoundError as error:
         raise MissingFile(f"The folder has no {Path(str(error.filename)).name}.") from None

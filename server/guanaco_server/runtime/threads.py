@@ -6,6 +6,7 @@ CLUSTER     requests to a Kubernetes API, which may be away
 FILES       files and streams of this machine
 PROCESSES   starts and ends of the confined processes, for which chats may wait
 CHATS       what a chat computes that is too long for the event loop
+BOOKS       strangers' lorebooks, checked or looked through for a preview: each account's in turn
 PAGES       what a board, an export or a picture computes for its reader
 METRICS     the text of the metrics, which must be had while everything else is busy
 BACKGROUND  what is computed without a request that waits: one piece of work at a time
@@ -19,10 +20,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
+from weakref import WeakValueDictionary
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,6 +35,7 @@ class Threads:
 
     def __init__(self, name: str, count: int) -> None:
         self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
+        self._turns: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run ``work`` in a thread, in the caller's context, and return its result."""
@@ -41,6 +44,15 @@ class Threads:
             self._pool, partial(context.run, work, *args, **kwargs)
         )
         return await running
+
+    async def run_in_turn(
+        self, owner: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Do as ``run``, one piece of work of an owner at a time: much work of one does not keep the threads from others."""
+        name = (asyncio.get_running_loop(), owner)
+        turn = self._turns.setdefault(name, asyncio.Lock())
+        async with turn:
+            return await self.run(work, *args, **kwargs)
 
     def begin(self, work: Callable[[], object]) -> None:
         """Have ``work`` run in a thread soon; nobody waits for it.
@@ -57,6 +69,7 @@ CLUSTER = Threads("cluster", 16)
 FILES = Threads("files", 4)
 PROCESSES = Threads("processes", 4)
 CHATS = Threads("chats", 2)
+BOOKS = Threads("books", 1)
 PAGES = Threads("pages", 2)
 METRICS = Threads("metrics", 1)
 BACKGROUND = Threads("background", 1)

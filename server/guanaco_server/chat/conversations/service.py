@@ -185,7 +185,7 @@ class ConversationService:
         """The bot that is sent, as it is; or the named character's, with the version that it is made of."""
         if request.character is None:
             assert request.bot is not None  # the request has one of the two
-            await require_usable_book(request.bot)
+            await require_usable_book(request.bot, account.id)
             return request.bot, None
         cast = await self._characters.bot(
             account,

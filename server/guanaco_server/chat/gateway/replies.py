@@ -425,7 +425,7 @@ class PreviewService:
         self, account: Account, submission_id: str, request: PreviewRequest
     ) -> ReplyEvents:
         submission = await self._submissions.require_visible(account, submission_id)
-        await require_usable_book(request.bot)
+        await require_usable_book(request.bot, account.id)
         if submission.kind is SubmissionKind.REWARD:
             raise InvalidInput(f"{submission_id} is a reward model, which writes no replies.")
         return self._reply(Asker(account.id, ""), submission_id, request)
@@ -435,7 +435,7 @@ class PreviewService:
     ) -> ReplyEvents:
         live = await self._routing.target(submission_id)
         key = f"{request.bot.name} {request.turns[:1]}"  # the same talk, turn by turn
-        turns = await with_lore(request.bot, request.turns)
+        turns = await with_lore(request.bot, request.turns, asker.account_id)
         pieces = await self._generator.generate(
             live, request.bot, request.user_name, turns, key, asker
         )
