@@ -349,7 +349,11 @@ class UniformRatios(BaseModel):
 
 
 class VotePattern(BaseModel):
-    """A submission's votes by users who voted on it alone (narrow), and by those who voted on others too (broad)."""
+    """A submission's votes by users who voted on it alone (narrow), and by those who voted on others too (broad).
+
+    In duels *up* is won and *down* lost. A narrow user is one who had no duel without the submission; of each user the first duel with a
+    winner counts.
+    """
 
     submission_id: str
     narrow_up: int

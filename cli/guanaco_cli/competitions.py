@@ -215,6 +215,9 @@ def _of(competition: str | None, submission: str | None) -> str:
 @votes_app.command(epilog="Example: guanaco votes patterns --competition autumn")
 def patterns(
     competition: Annotated[str, typer.Option(metavar="ID", help="The competition.")] = "open",
+    duels: Annotated[
+        bool, typer.Option("--duels", help="Compare the votes on battles, not thumbs.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Find votes by another kind of users than others' (admin).
@@ -223,12 +226,14 @@ def patterns(
     lead one to expect comes first. It is a hint, and leaves nothing out.
     """
     with connect() as client:
-        found = client.vote_patterns(competition=competition)
+        found = client.vote_patterns(competition=competition, duels=duels)
     if as_json:
         console.json(found)
         return
     console.table(
-        ("submission", "one vote: up>", "of>", "several: up>", "of>", "excess>", "z>", ""),
+        ("submission", "no other: won>", "of>", "others too: won>", "of>", "excess>", "z>", "")
+        if duels
+        else ("submission", "one vote: up>", "of>", "several: up>", "of>", "excess>", "z>", ""),
         [
             (
                 one.submission_id,

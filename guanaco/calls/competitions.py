@@ -222,11 +222,12 @@ def vote_flags(
     return get("/votes/flags", list[VoteFlag], params=params)
 
 
-def vote_patterns(*, competition: str = OPEN) -> Call[list[VotePattern]]:
+def vote_patterns(*, competition: str = OPEN, duels: bool = False) -> Call[list[VotePattern]]:
     """Read which submissions' votes come from another kind of users than the others', the farthest first. Admin.
 
     Args:
         competition: The competition's id.
+        duels: Compare the votes on battles, where *up* is a duel that was won.
 
     Returns:
         A list of VotePattern objects.
@@ -234,7 +235,8 @@ def vote_patterns(*, competition: str = OPEN) -> Call[list[VotePattern]]:
     Raises:
         CompetitionNotFound: There is no such competition.
     """
-    return get("/votes/patterns", list[VotePattern], params={"competition": competition})
+    params = {"competition": competition} | ({"duels": "true"} if duels else {})
+    return get("/votes/patterns", list[VotePattern], params=params)
 
 
 def allow_vote(feedback_id: str) -> Call[list[VoteFlag]]:

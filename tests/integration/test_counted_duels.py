@@ -119,6 +119,11 @@ async def test_duels_rank_submissions_that_nobody_rated(world: Arena) -> None:
     assert rows[ONE]["score"] > 1000 > rows[TWO]["score"]
     assert {row["rank"] for row in rows.values()} == {1}  # forty users do not settle it
     assert {name: row["duels"] for name, row in rows.items()} == {ONE: 80, TWO: 40, THREE: 40}
+    patterns = (
+        await world.admin.get("/votes/patterns", params={"competition": "autumn", "duels": True})
+    ).json()
+    assert all(one["excess"] is None for one in patterns), "too few to say"
+    assert sum(one["narrow_up"] + one["broad_up"] for one in patterns) > 0
 
 
 async def test_next_vote_is_used_and_thumbs_count_beside_it(world: Arena) -> None:

@@ -91,10 +91,10 @@ def router(
 
     @routes.get("/votes/patterns")
     async def read_patterns(
-        competition: Slug = OPEN, account: Account = admin
+        competition: Slug = OPEN, duels: bool = False, account: Account = admin
     ) -> list[VotePattern]:
-        """Return whose votes come from another kind of users than the others', the farthest first."""
-        return await flags.patterns(competition)
+        """Return whose votes come from another kind of users than the others', the farthest first. `duels` compares the votes on battles instead."""
+        return await (flags.duel_patterns if duels else flags.patterns)(competition)
 
     @routes.post("/votes/{feedback_id}/allow")
     async def allow_vote(feedback_id: str, account: Account = admin) -> list[VoteFlag]:

@@ -16,6 +16,7 @@ from guanaco_server.leaderboard.counting.readers import RatingCounts
 from guanaco_server.leaderboard.flags.service import FlagService
 from guanaco_server.leaderboard.loop import ScoreLoop
 from guanaco_server.leaderboard.races import RaceReader
+from guanaco_server.leaderboard.ranking.duel_votes import DuelReader
 from guanaco_server.leaderboard.ranking.history import ScoreHistoryReader
 from guanaco_server.leaderboard.ranking.standings import StandingsPublisher
 from guanaco_server.leaderboard.seasons.service import SeasonService
@@ -73,6 +74,6 @@ def build_leaderboard(
         ),
         history=ScoreHistoryReader(database, clock),
         counts=RatingCounts(database),
-        flags=FlagService(database, clock, competitions),
+        flags=FlagService(database, clock, competitions, DuelReader(database, submissions)),
         seasons=SeasonService(database, submissions, competitions),
     )

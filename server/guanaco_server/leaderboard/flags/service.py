@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 
 from guanaco.errors import FlagNotFound
 from guanaco.leaderboard import VoteFlag, VotePattern
@@ -12,16 +13,26 @@ from guanaco_server.database.database import Database
 from guanaco_server.leaderboard.counting import queries as counting_queries
 from guanaco_server.leaderboard.flags import queries
 from guanaco_server.leaderboard.flags.patterns import Contrast, VoteBreadth, contrasts
+from guanaco_server.leaderboard.ranking.duel_votes import DuelReader
 from guanaco_server.leaderboard.tables import VoteFlagRow
+from guanaco_server.runtime import threads
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.statistics.votes import VoteCount
 
 
 class FlagService:
-    def __init__(self, database: Database, clock: Clock, competitions: CompetitionService) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        competitions: CompetitionService,
+        duels: DuelReader,
+    ) -> None:
         self._database = database
         self._clock = clock
         self._competitions = competitions
+        self._duels = duels
+        self._one_reads_duels = asyncio.Lock()
 
     async def newest(
         self, competition: str | None, submission_id: str | None, limit: int
@@ -47,15 +58,17 @@ class FlagService:
         await self._competitions.find(competition_id)
         async with self._database.read(may_be_stale=True) as session:
             rows = await counting_queries.votes_by_breadth(session, competition_id)
-        counts = {(name, is_broad): VoteCount(up, total - up) for name, is_broad, up, total in rows}
-        none = VoteCount(0, 0)
-        board = {
-            name: VoteBreadth(counts.get((name, False), none), counts.get((name, True), none))
-            for name in sorted({name for name, _ in counts})
-        }
-        found = contrasts(board)
-        patterns = [_pattern(name, one, found.get(name)) for name, one in board.items()]
-        return sorted(patterns, key=lambda one: -abs(one.z or 0.0))
+        return _patterns(
+            {(name, is_broad): VoteCount(up, total - up) for name, is_broad, up, total in rows}
+        )
+
+    async def duel_patterns(self, competition_id: str) -> list[VotePattern]:
+        """Compare the duels of users who had none without that submission with those of others, as ``patterns`` does votes."""
+        competition = await self._competitions.find(competition_id)
+        async with self._one_reads_duels:
+            await self._duels.refresh(competition)
+            valid = await self._duels.valid(competition)
+        return _patterns(await threads.BACKGROUND.run(valid.by_breadth))
 
     async def allow(self, account: Account, feedback_id: str) -> list[VoteFlag]:
         """Let the rating count whatever the rules say, and return its flags. Allowing twice changes nothing."""
@@ -66,6 +79,18 @@ class FlagService:
                 raise FlagNotFound(feedback_id)
             await counting_queries.ask_recounts(session, {row.submission_id for row in rows})
             return [_read(row) for row in rows]
+
+
+def _patterns(counts: Mapping[tuple[str, bool], VoteCount]) -> list[VotePattern]:
+    """Show the counts by submission and whether they are of broad users; the farthest from the others comes first."""
+    none = VoteCount(0, 0)
+    board = {
+        name: VoteBreadth(counts.get((name, False), none), counts.get((name, True), none))
+        for name in sorted({name for name, _ in counts})
+    }
+    found = contrasts(board)
+    patterns = [_pattern(name, one, found.get(name)) for name, one in board.items()]
+    return sorted(patterns, key=lambda one: -abs(one.z or 0.0))
 
 
 def _pattern(name: str, one: VoteBreadth, contrast: Contrast | None) -> VotePattern:

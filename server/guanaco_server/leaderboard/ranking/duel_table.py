@@ -25,6 +25,7 @@ from guanaco_server.leaderboard.ranking.rules import Fit, VotesByUser
 from guanaco_server.leaderboard.ranking.style import Style
 from guanaco_server.statistics.duel_decisions import COUNTED_PER_USER
 from guanaco_server.statistics.duel_strengths import PairCounts
+from guanaco_server.statistics.votes import VoteCount
 
 if TYPE_CHECKING:
     import numpy as np
@@ -134,6 +135,29 @@ class DuelVotes:
             sides = self.submissions[names[one]], self.submissions[names[other]]
             found[sides][KINDS[outcome]] = int(cells[cell])
         return {sides: PairResults(**held) for sides, held in found.items()}
+
+    def by_breadth(self) -> dict[tuple[str, bool], VoteCount]:
+        """Count wins and losses by submission, and whether the user had duels without it too.
+
+        A user's first duel of a submission that has a winner counts, so that users count alike. Users all of whose duels are of that
+        submission are under False.
+        """
+        if self.rows is None:
+            return {}
+        held: Counter[int] = Counter()
+        of: Counter[tuple[int, int]] = Counter()
+        firsts: dict[tuple[int, int], bool] = {}
+        for user, a, b, outcome, *_ in sorted(self.rows.tolist(), key=lambda row: row[4]):
+            held[user] += 1
+            for one, won in ((a, WON), (b, LOST)):
+                of[user, one] += 1
+                if outcome in (WON, LOST):
+                    firsts.setdefault((user, one), outcome == won)
+        found: defaultdict[tuple[str, bool], list[int]] = defaultdict(lambda: [0, 0])
+        for (user, one), has_won in firsts.items():
+            is_broad = of[user, one] < held[user]
+            found[self.submissions[one], is_broad][not has_won] += 1
+        return {key: VoteCount(won, lost) for key, (won, lost) in found.items()}
 
     def coded(self, index: Callable[[str], int], users: Mapping[str, int]) -> CodedDuels:
         """Return the duels as a fit takes them; ``users`` are the places of those who voted by thumbs too."""
