@@ -264,6 +264,7 @@ async def test_pod_that_waited_for_a_machine_may_retry_its_image(
 async def test_a_limit_holds_for_a_job_on_a_lost_node(
     cluster: KubernetesCluster, kubernetes: FakeWorld
 ) -> None:
+    cluster._options = replace(cluster._options, pending_s=600)  # not for want of a machine
     lines = Lines()
     work = job("echo begun; sleep 600", timeout_s=4)
     running = asyncio.create_task(cluster.run_job(work, lines.take))
