@@ -173,7 +173,7 @@ def regenerations(
     competition_id: Annotated[str, typer.Argument(metavar="ID", help="The competition's id.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show how often new replies were kept that were drawn at random, by pair of submissions (admin)."""
+    """Show which regenerated replies are kept, by pair (admin)."""
     with connect() as client:
         found = client.regenerations_of_pairs(competition_id)
     if as_json:
