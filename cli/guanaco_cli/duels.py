@@ -30,7 +30,7 @@ def battle(
     content: Annotated[str, typer.Argument(metavar="TEXT", help="What the user says.")],
     as_json: AsJson = False,
 ) -> None:
-    """Say something as the user, and print two replies to choose from."""
+    """Send a message as the user, and print the two replies."""
     with connect() as client:
         found = client.battle(conversation_id, content)
     if as_json:
@@ -130,7 +130,7 @@ def pairs(
 
 @app.command(epilog="Example: guanaco duels rival conv_… battle_…")
 def rival(conversation_id: ConversationId, battle_id: BattleId, as_json: AsJson = False) -> None:
-    """Show how the rival of a battle was chosen, and how likely it was (admin).
+    """Show how a rival was chosen, and by what chance (admin).
 
     The choice is made again from what was recorded. Exits 1 if it differs."""
     with connect() as client:
