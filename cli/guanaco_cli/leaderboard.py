@@ -326,19 +326,19 @@ def print_leaderboard(
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownRows:
     """The rows of a board that are shown. ``behind`` counts by submission the variants of its sweep that are not."""
 
     rows: Sequence[LeaderboardRow]
     behind: Mapping[str, int]
 
 
-def _shown(board: Leaderboard, *, is_grouped: bool) -> Shown:
+def _shown(board: Leaderboard, *, is_grouped: bool) -> ShownRows:
     if not is_grouped:
-        return Shown(board.rows, {})
+        return ShownRows(board.rows, {})
     from guanaco.leaderboard import group_by_sweep
 
-    return Shown(*group_by_sweep(board.rows))
+    return ShownRows(*group_by_sweep(board.rows))
 
 
 Column = tuple[str, Callable[["LeaderboardRow"], object]]
@@ -349,10 +349,10 @@ def columns_of(board: Leaderboard, sort: str = "rank") -> list[str]:
 
 
 def rows_of(
-    board: Leaderboard, sort: str = "rank", shown: Shown | None = None
+    board: Leaderboard, sort: str = "rank", shown: ShownRows | None = None
 ) -> list[list[object]]:
     """Return the cells for ``columns_of``; ``=2`` is a rank that several share."""
-    shown = shown or Shown(board.rows, {})
+    shown = shown or ShownRows(board.rows, {})
     columns = _columns(board, sort, shown.behind)
     sharing = Counter(row.rank for row in board.rows)
     return [[_rank(row, sharing), *(cell(row) for _, cell in columns)] for row in shown.rows]
@@ -470,9 +470,9 @@ def live_table(
     first: dict[str, int | None],
     sort: str,
     trouble: str | None = None,
-    shown: Shown | None = None,
+    shown: ShownRows | None = None,
 ) -> Table:
-    shown = shown or Shown(board.rows, {})
+    shown = shown or ShownRows(board.rows, {})
     marks = [mark(first.get(row.submission_id, 0), row.rank) for row in shown.rows]
     cells = rows_of(board, sort, shown)
     rows = [(moved, *each) for moved, each in zip(marks, cells, strict=True)]

@@ -22,7 +22,7 @@ from guanaco_server.engine.control import (
     Scope,
     Send,
     ServedArtifact,
-    SleepOrder,
+    SleepRequest,
     State,
     SwapRefused,
     SwapRequest,
@@ -106,15 +106,15 @@ async def ask(served: ServedArtifact, path: str, expected: str = "") -> tuple[in
 
 async def test_what_sleeps_answers_no_request_and_says_so_at_health(served: ServedArtifact) -> None:
     assert await ask(served, "/v1/completions", FIRST) == (200, {})
-    await served.sleep(SleepOrder(KEEPS_WEIGHTS, 0), ScriptedEngine())
+    await served.sleep(SleepRequest(KEEPS_WEIGHTS, 0), ScriptedEngine())
     assert (await ask(served, "/v1/completions", FIRST))[0] == 409
     assert await ask(served, "/health") == (200, {ARTIFACT_HEADER.lower(): "sleeping"})
 
 
 async def test_it_wakes_with_the_weights_that_it_kept(served: ServedArtifact) -> None:
     engine = ScriptedEngine()
-    await served.sleep(SleepOrder(KEEPS_WEIGHTS, 0), engine)
-    await served.sleep(SleepOrder(KEEPS_WEIGHTS, 0), engine)
+    await served.sleep(SleepRequest(KEEPS_WEIGHTS, 0), engine)
+    await served.sleep(SleepRequest(KEEPS_WEIGHTS, 0), engine)
     await served.wake(engine)
     await served.wake(engine)
     assert engine.done == ["sleep 1", "wake", "generate"], "an order may be repeated"
@@ -127,7 +127,7 @@ async def test_a_swap_wakes_it_with_any_artifact(
     served: ServedArtifact, tmp_path: Path, level: int, key: str
 ) -> None:
     engine = ScriptedEngine()
-    await served.sleep(SleepOrder(level, 0), engine)
+    await served.sleep(SleepRequest(level, 0), engine)
     await served.swap(swap_to(tmp_path, key), engine)
     is_kept = (level, key) == (KEEPS_WEIGHTS, FIRST)
     assert engine.done == [f"sleep {level}", "wake", "generate" if is_kept else f"load {key[0]}"]
@@ -140,7 +140,7 @@ async def test_server_without_weights_is_woken_only_by_a_swap(
     served: ServedArtifact, tmp_path: Path
 ) -> None:
     engine = ScriptedEngine()
-    await served.sleep(SleepOrder(KEEPS_NOTHING, 0), engine)
+    await served.sleep(SleepRequest(KEEPS_NOTHING, 0), engine)
     with pytest.raises(SwapRefused, match="a swap wakes it"):
         await served.wake(engine)
     assert served.state is State.SLEEPING
@@ -151,7 +151,7 @@ async def test_server_without_weights_is_woken_only_by_a_swap(
 async def test_an_engine_without_sleep_levels_goes_on_serving(served: ServedArtifact) -> None:
     engine = ScriptedEngine(can_sleep=False)
     with pytest.raises(SwapRefused, match="only one on a GPU"):
-        await served.sleep(SleepOrder(KEEPS_WEIGHTS, 0), engine)
+        await served.sleep(SleepRequest(KEEPS_WEIGHTS, 0), engine)
     assert (served.state, engine.done) == (State.SERVING, [])
 
 
@@ -159,15 +159,15 @@ async def test_open_replies_are_completed_before_it_sleeps(served: ServedArtifac
     engine = ScriptedEngine()
     served.enter()
     with pytest.raises(RepliesInProgress):
-        await served.sleep(SleepOrder(KEEPS_WEIGHTS, 0), engine)
+        await served.sleep(SleepRequest(KEEPS_WEIGHTS, 0), engine)
     assert (served.state, engine.done) == (State.SERVING, [])
     served.leave()
-    await served.sleep(SleepOrder(KEEPS_WEIGHTS, 0), engine)
+    await served.sleep(SleepRequest(KEEPS_WEIGHTS, 0), engine)
     assert served.state is State.SLEEPING
 
 
 async def sleep_and_wake(served: ServedArtifact, engine: ScriptedEngine) -> None:
-    await served.sleep(SleepOrder(KEEPS_WEIGHTS, 0), engine)
+    await served.sleep(SleepRequest(KEEPS_WEIGHTS, 0), engine)
     await served.wake(engine)
 
 
@@ -192,4 +192,4 @@ async def test_who_has_not_the_servers_token_finds_no_such_route(served: ServedA
 @pytest.mark.parametrize("body", ["{}", '{"level": 3, "drain_s": 1}', "[]"])
 def test_an_order_to_sleep_names_one_of_two_levels(body: str) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
-        SleepOrder.read(body.encode())
+        SleepRequest.read(body.encode())

@@ -19,7 +19,7 @@ import aiosqlite
 Rows = deque[Any]
 
 
-class Outcome(NamedTuple):
+class StatementResult(NamedTuple):
     """The outcome of a statement."""
 
     rows: Rows
@@ -35,7 +35,7 @@ class Many:
     parameters: Iterable[Sequence[Any]]
 
 
-class OutcomeConnection(sqlite3.Connection):
+class ResultConnection(sqlite3.Connection):
     """SQLite's connection in the thread of aiosqlite. What it executes is over, and its rows are read, when it returns."""
 
     def execute(self, sql: str, parameters: Any = (), /) -> Any:
@@ -46,17 +46,19 @@ class OutcomeConnection(sqlite3.Connection):
             else:
                 cursor.execute(sql, parameters)
             rows: Rows = deque(cursor.fetchall() if cursor.description else ())
-            return _Outcomes(Outcome(rows, cursor.description, cursor.rowcount, cursor.lastrowid))
+            return _Results(
+                StatementResult(rows, cursor.description, cursor.rowcount, cursor.lastrowid)
+            )
         finally:
             cursor.close()
 
 
-class _Outcomes(NamedTuple):
+class _Results(NamedTuple):
     """Stands in for a cursor: ``fetchall`` returns the outcome."""
 
-    outcome: Outcome
+    outcome: StatementResult
 
-    def fetchall(self) -> Outcome:
+    def fetchall(self) -> StatementResult:
         return self.outcome
 
 
@@ -71,7 +73,7 @@ class OneTripConnection(aiosqlite.Connection):
         if self.in_transaction:
             await super().rollback()
 
-    async def run(self, sql: str, parameters: Any) -> Outcome:
+    async def run(self, sql: str, parameters: Any) -> StatementResult:
         """Execute a statement, and read its rows, in one trip to the thread."""
         return await self.execute_fetchall(sql, parameters)  # type: ignore[return-value]
 
@@ -131,7 +133,7 @@ def connect(database: str, **options: Any) -> OneTripConnection:
         made.append(OneTripConnection(open_file, iter_chunk_size=64))
 
     def open_file() -> sqlite3.Connection:
-        return sqlite3.connect(database, factory=OutcomeConnection, **options)
+        return sqlite3.connect(database, factory=ResultConnection, **options)
 
     # A thread takes over from the thread that makes it whether a process ends without it.
     maker = threading.Thread(target=make, daemon=True)

@@ -121,19 +121,19 @@ class SwapRequest:
 
 
 @dataclass(frozen=True)
-class SleepOrder:
+class SleepRequest:
     """How deep to sleep, and how long open replies may take before it."""
 
     level: int
     drain_s: float
 
     @staticmethod
-    def read(body: bytes) -> SleepOrder:
+    def read(body: bytes) -> SleepRequest:
         given = json.loads(body)
         level = int(given["level"])
         if level not in (KEEPS_WEIGHTS, KEEPS_NOTHING):
             raise ValueError("no such level")
-        return SleepOrder(level, float(given["drain_s"]))
+        return SleepRequest(level, float(given["drain_s"]))
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ class ServedArtifact:
             await asyncio.to_thread(before.close)
             return parts
 
-    async def sleep(self, order: SleepOrder, weights: Weights) -> None:
+    async def sleep(self, order: SleepRequest, weights: Weights) -> None:
         """Leave the GPU's memory once all replies are complete. SwapRefused where it cannot; any other error has broken it."""
         async with self._lock:
             if self.state is State.SLEEPING and self._sleep_level == order.level:
@@ -384,7 +384,7 @@ async def _answer_sleep(
         if scope["path"] == WAKE_PATH:
             turn = served.wake(weights)
         else:
-            turn = served.sleep(SleepOrder.read(await _body(receive)), weights)
+            turn = served.sleep(SleepRequest.read(await _body(receive)), weights)
     except (ValueError, KeyError, TypeError):
         await _answer(send, 400, "The order cannot be read.")
         return

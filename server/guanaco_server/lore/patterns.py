@@ -156,7 +156,7 @@ class _Cost(NamedTuple):
 ONE_STEP = _Cost(1, 1)
 
 
-class _Part(NamedTuple):
+class _Piece(NamedTuple):
     """A part of an expression as it is compiled. ``members`` are the characters or classes of which it matches one."""
 
     text: str
@@ -188,8 +188,8 @@ class _Reader:
         text = "|".join("".join(part.text for part in choice) for choice in choices)
         return text, _of_choices(choices)
 
-    def _sequence(self) -> list[_Part]:
-        parts: list[_Part] = []
+    def _sequence(self) -> list[_Piece]:
+        parts: list[_Piece] = []
         while self._at < len(self._text):
             character = self._text[self._at]
             if character in "|)":
@@ -202,7 +202,7 @@ class _Reader:
                 parts.append(self._part(character))
         return parts
 
-    def _part(self, character: str) -> _Part:
+    def _part(self, character: str) -> _Piece:
         if character == "(":
             return self._group()
         if character == "\\":
@@ -211,18 +211,18 @@ class _Reader:
         if character == "[":
             return self._set()
         if character == ".":
-            return _Part(character, ONE_STEP)
+            return _Piece(character, ONE_STEP)
         return _one(rf"\{character}" if character == "{" else character)
 
-    def _group(self) -> _Part:
+    def _group(self) -> _Piece:
         if not (opened := self._take(GROUP)):
             raise self._unread()
         text, cost = self._choices()
         if not self._takes(")"):
             raise _Malformed("a parenthesis is not closed")
-        return _Part(f"{opened[0]}{text})", cost, is_group=True)
+        return _Piece(f"{opened[0]}{text})", cost, is_group=True)
 
-    def _escape(self) -> _Part:
+    def _escape(self) -> _Piece:
         if not (escape := self._take(ESCAPE)):
             raise self._unread()
         if numbered := escape[1]:
@@ -230,7 +230,7 @@ class _Reader:
             return _one(re.escape(chr(number)))
         return _one(escape[0])
 
-    def _set(self) -> _Part:
+    def _set(self) -> _Piece:
         begin, is_negated = self._at - 1, self._takes("^")
         named: dict[str, int] = {}
         while not (named and self._takes("]")):
@@ -245,8 +245,8 @@ class _Reader:
         making = 0 if is_character else MAKING_OF_SET + sum(named.values())
         if is_negated:
             steps = 1 if is_character else 1 + len(members)
-            return _Part(text, _Cost(steps, 1, making))
-        return _Part(text, _Cost(len(members), 1, making), members)
+            return _Piece(text, _Cost(steps, 1, making))
+        return _Piece(text, _Cost(len(members), 1, making), members)
 
     def _member(self) -> str:
         if not (member := self._take(SET_MEMBER)):
@@ -270,11 +270,11 @@ class _Reader:
 
 
 @lru_cache(maxsize=1024)
-def _one(text: str) -> _Part:
+def _one(text: str) -> _Piece:
     """A character, a class, or a place between characters."""
     if text in PLACES:
-        return _Part(text, ONE_STEP, is_place=True)
-    return _Part(text, _Cost(1, 1, MAKING_OF_SET + 1) if text in CLASSES else ONE_STEP, (text,))
+        return _Piece(text, ONE_STEP, is_place=True)
+    return _Piece(text, _Cost(1, 1, MAKING_OF_SET + 1) if text in CLASSES else ONE_STEP, (text,))
 
 
 def _code(member: str) -> int:
@@ -291,7 +291,7 @@ def _code(member: str) -> int:
     return int(member[1:], 8) if member[1].isdigit() else ord(member[1])
 
 
-def _repeated(part: _Part, repeat: re.Match[str]) -> _Part:
+def _repeated(part: _Piece, repeat: re.Match[str]) -> _Piece:
     if repeat[5] == "+":
         raise _Unsupported("it repeats without giving back, which is not possible here")
     least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(repeat[1], (-1, None))
@@ -304,10 +304,10 @@ def _repeated(part: _Part, repeat: re.Match[str]) -> _Part:
     if most < least:
         raise _Malformed("it repeats at most fewer times than at least")
     text = f"{part.text}{{{least},{most}}}{repeat[5]}"
-    return _Part(text, _of_repeat(least, most, part.cost), is_repeat=True)
+    return _Piece(text, _of_repeat(least, most, part.cost), is_repeat=True)
 
 
-def _of_all(parts: Iterable[_Part]) -> _Cost:
+def _of_all(parts: Iterable[_Piece]) -> _Cost:
     """Return what follows a part is tried after each of its paths."""
     work, paths, making = 0, 1, 0
     for part in parts:
@@ -317,7 +317,7 @@ def _of_all(parts: Iterable[_Part]) -> _Cost:
     return _Cost(work, paths, making)
 
 
-def _of_choices(choices: Sequence[Sequence[_Part]]) -> _Cost:
+def _of_choices(choices: Sequence[Sequence[_Piece]]) -> _Cost:
     """Reckon as Python does it: what all choices begin with is tried once, and single characters are one set."""
     if len(choices) == 1:
         return _of_all(choices[0])
@@ -334,10 +334,10 @@ def _of_choices(choices: Sequence[Sequence[_Part]]) -> _Cost:
         members = {member for rest in rests for member in rest[0].members}
         making = MAKING_OF_SET + sum(max(1, one.making - MAKING_OF_SET) for one in costs)
         one_set = _Cost(len(members), 1, making)
-        return _of_all([*begin, _Part("", one_set)])
+        return _of_all([*begin, _Piece("", one_set)])
     work = _bounded(1 + sum(one.work for one in costs))
     paths = _bounded(sum(one.paths for one in costs))
-    return _of_all([*begin, _Part("", _Cost(work, paths, making))])
+    return _of_all([*begin, _Piece("", _Cost(work, paths, making))])
 
 
 def _of_repeat(least: int, most: int, inner: _Cost) -> _Cost:
