@@ -292,6 +292,20 @@ async def test_where_there_is_no_room_none_is_made(
     assert nurseries(tmp_path) == []
 
 
+def test_a_container_has_no_more_room_than_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_server, "CGROUP", tmp_path)
+    monkeypatch.setattr(fork_server, "MIN_AVAILABLE_BYTES", 0)
+    (tmp_path / "memory.max").write_text("1000000\n")
+    (tmp_path / "memory.current").write_text("800000\n")
+    (tmp_path / "memory.stat").write_text("anon 500000\ninactive_file 100000\n")
+    assert fork_server.has_memory_left(300_000)
+    assert not fork_server.has_memory_left(300_001)
+    (tmp_path / "memory.max").write_text("max\n")
+    assert fork_server.has_memory_left(300_001)
+
+
 PLATFORM = """
 import asyncio, fcntl, sys
 from pathlib import Path

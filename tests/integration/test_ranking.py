@@ -100,6 +100,17 @@ async def test_another_rule_ranks_the_same_votes_anew(world: Season) -> None:
     assert 0.5 < (await world.rows())[0]["score"] < 1
 
 
+async def test_a_rule_that_compares_users_ranks_votes_from_before_it(database: Database) -> None:
+    world = await Season(database).begin("thumbs_up")
+    for number in range(10):
+        await world.votes(f"user-{number}", {0: True, 1: False})
+    assert 0.5 < (await world.rows())[0]["score"] <= 1
+    rules = (await world.admin.get("/competitions/autumn")).json()
+    del rules["id"], rules["frozen_at"]
+    await world.admin.put("/competitions/autumn", json=rules | {"ranking": "bradley_terry"})
+    assert (await world.rows())[0]["score"] > 1000
+
+
 async def test_the_leaderboard_sorts_by_what_is_asked_for(world: Season) -> None:
     await world.votes("alice", {0: False, 1: True, 2: True})
     await world.votes("bob", {2: True})

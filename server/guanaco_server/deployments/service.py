@@ -146,7 +146,10 @@ class DeploymentService(KnownEndpoints):
         now = self._clock.now()
         await self.meter.end(session, deployment.submission_id, now)
         row = await queries.by_submission(session, deployment.submission_id)
-        is_new = row is None or row.run != deployment.run
+        # One that is quantized is first served as it is, for its quantization to be compared with.
+        is_new = (
+            row is None or row.run != deployment.run or row.quantization != deployment.quantization
+        )
         if row is not None:
             await self.divide_costs(session, row)
         has_room = row is not None and row.run == deployment.run and row.phase.has_server

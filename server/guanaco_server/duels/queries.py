@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Select, and_, delete, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, delete, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.database.bulk import upsert
+from guanaco_server.database.database import among
 from guanaco_server.duels.scores import PairResults
 from guanaco_server.duels.tables import BattleRow, DuelPairRow, RegenerationRow
 
@@ -96,10 +97,11 @@ async def replace_pairs(
     await upsert(session, row, rows)
 
 
-async def has_rivals_words(session: AsyncSession, message_id: str) -> bool:
+async def has_rivals_words(session: AsyncSession, conversation_id: str, message_id: str) -> bool:
     """Tell whether another submission may have written the reply: in a battle, or when it was drawn."""
     for row in (BattleRow, RegenerationRow):
-        if await session.scalar(select(row.id).where(row.message_id == message_id).limit(1)):
+        is_of_reply = (row.conversation_id == conversation_id, row.message_id == message_id)
+        if await session.scalar(select(row.id).where(*is_of_reply).limit(1)):
             return True
     return False
 
@@ -112,14 +114,27 @@ async def was_compared(session: AsyncSession, own: str, conversations: Select[st
 
 
 async def undecided(
-    session: AsyncSession, competition: str, before: datetime
-) -> Sequence[RegenerationRow]:
-    """Return the compared regenerations from before that time of which it is not noted whether the user went on."""
+    session: AsyncSession, competition: str, before: datetime, after: str, limit: int
+) -> Sequence[tuple[str, str]]:
+    """Return compared regenerations from before that time of which it is not noted whether the user went on, by id, with their messages."""
     row = RegenerationRow
-    statement = select(row).where(
-        row.competition == competition, row.went_on.is_(None), row.at <= before
+    statement = select(row.id, row.message_id).where(
+        row.competition == competition, row.went_on.is_(None), row.at <= before, row.id > after
     )
-    return (await session.scalars(statement)).all()
+    found = await session.execute(statement.order_by(row.id).limit(limit))
+    return [(one, message_id) for one, message_id in found]
+
+
+async def note_whether_users_went_on(
+    session: AsyncSession, regenerations: Sequence[str], went_on: bool
+) -> None:
+    row = RegenerationRow
+    await session.execute(
+        update(row)
+        .where(among(session, row.id, regenerations))
+        .values(went_on=went_on)
+        .execution_options(synchronize_session=False)
+    )
 
 
 async def regenerations(

@@ -3,7 +3,7 @@
     claim     the conversation's turn, as for any regeneration
     generate  a second reply of the conversation's own submission, and one of a rival, side by side
     draw      once both are whole, a coin says which one the user gets; it is stored before anybody sees a word
-    decide    an hour later it is noted whether the user went on from that reply
+    decide    at the first look an hour later or more it is noted whether the user went on from that reply within the hour
 
 Whoever regenerates has rejected the old reply, so a new one against the old one says nothing of two submissions. Compared are only
 two new replies to the same rejection, of which a coin gives one. That leaves a bias too: who disliked a submission's reply may dislike its
@@ -42,6 +42,7 @@ from guanaco_server.routing.snapshot import RivalRecord
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import SubmissionService
 
+DECIDED_AT_ONCE = 1_000  # in one transaction
 DECIDED_AFTER = timedelta(hours=1)  # the time in which a user goes on from a reply, or does not
 
 logger = logging.getLogger(__name__)
@@ -80,16 +81,8 @@ class RegenerationService:
         """Note whose users went on in time, and return the results by pair of submissions."""
         competition = await self._competitions.find(competition_id)
         ends = [at for at in (competition.ends_at, competition.frozen_at) if at is not None]
-        async with self._database.write() as session:
-            rows = await queries.undecided(
-                session, competition_id, self._clock.now() - DECIDED_AFTER
-            )
-            stands = await chat_records.answered_within(
-                session, [row.message_id for row in rows], DECIDED_AFTER
-            )
-            for row in rows:
-                row.went_on = stands.get(row.message_id, False)
-            await session.flush()
+        await self._note_outcomes(competition_id)
+        async with self._database.read() as session:
             counted = await queries.regenerations(
                 session, competition_id, competition.starts_at, min(ends, default=None)
             )
@@ -102,6 +95,23 @@ class RegenerationService:
             found[own, rival] = RegenerationCount(**so_far)
         return scores_of_regenerations(found)
 
+    async def _note_outcomes(self, competition_id: str) -> None:
+        """Note whose users went on in time. A reply whose messages are dropped with their period is left out."""
+        before, after = self._clock.now() - DECIDED_AFTER, ""
+        while True:
+            async with self._database.write() as session:
+                found = await queries.undecided(
+                    session, competition_id, before, after, DECIDED_AT_ONCE
+                )
+                messages = [message_id for _, message_id in found]
+                stands = await chat_records.answered_within(session, messages, DECIDED_AFTER)
+                for went_on in (False, True):
+                    ids = [one for one, reply in found if stands.get(reply) is went_on]
+                    await queries.note_whether_users_went_on(session, ids, went_on)
+            if len(found) < DECIDED_AT_ONCE:
+                return
+            after = found[-1][0]
+
     async def _is_compared(self, history: History) -> bool:
         """Tell whether this one is the user's first that replaces a reply of the conversation's submission, and is drawn by the rule."""
         share = self._routing.compared_regenerations(history.competition)
@@ -113,7 +123,7 @@ class RegenerationService:
         )
         async with self._database.read() as session:
             return not (
-                await queries.has_rivals_words(session, history.tail[0])
+                await queries.has_rivals_words(session, history.conversation_id, history.tail[0])
                 or await queries.was_compared(session, history.submission_id, conversations)
             )
 
@@ -186,7 +196,7 @@ class RegenerationService:
                 update={
                     "content": shown.content,
                     "finish_reason": shown.finish_reason,
-                    "usage": shown.usage,
+                    "usage": own.usage,  # another tokenizer's counts would tell who wrote it
                     "timings": Timings(ttft_ms=waited, total_ms=waited),
                     "reward_score": None,
                 }

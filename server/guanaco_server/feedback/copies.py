@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 WITHHELD = "<WITHHELD>"
 BATCH = 200  # ratings, of which some 330 to 535 a second are loaded, anonymized and stored
 
-CONTENT_VERSION = 2  # 1: copies name the variant of an experiment; 2: a pseudonym per developer
+CONTENT_VERSION = 3  # 1: the variant of an experiment; 2: a pseudonym per developer; 3: no quotes from chosen chats
 VERSION = anonymization.VERSION + CONTENT_VERSION
 """The version of a copy. Raise CONTENT_VERSION when a copy holds something new: every older copy is then made again."""
 
@@ -102,7 +102,9 @@ class CopyService:
         raw = await self._load(below, submission_id, limit)
         if raw:
             revisions = {one.row.id: one.row.revision for one in raw}
-            await self._apply(await threads.BACKGROUND.run(self._copies, raw), revisions)
+            # Whoever asks for one submission's ratings waits for them.
+            place = threads.BACKGROUND if submission_id is None else threads.PAGES
+            await self._apply(await place.run(self._copies, raw), revisions)
         return len(raw)
 
     async def _load(

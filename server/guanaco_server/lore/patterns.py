@@ -45,7 +45,7 @@ SET_MEMBER = re.compile(rf"\\(?:{NUMBERED}|[0-7]{{1,3}}|N\{{[^}}]+\}}|[^0-9xuUN]
 REPEAT = re.compile(r"([*+?]|\{(?!\})([0-9]*)(,?)([0-9]*)\})([?+]?)")
 COMMENT = re.compile(r"\(\?#[^)]*\)")
 FLAGS_FOR_ALL = re.compile(r"(?:\(\?[aimsu]+\))*")
-GROUP = re.compile(r"\((?!\?)|\(\?(?:P<[^>]+>|[aimsu]*(?:-[ims]+)?:)")
+GROUP = re.compile(r"\((?!\?)|\(\?(?:P<([^>]+)>|[aimsu]*(?:-[ims]+)?:)")
 REFERS = re.compile(r"\(\?(?:[=!>(]|<[=!]|P=)|\\[1-9]")
 PLACES = {*"^$", r"\A", r"\Z", r"\b", r"\B"}
 CLASSES = {r"\d", r"\D", r"\s", r"\S", r"\w", r"\W"}
@@ -173,6 +173,7 @@ class _Reader:
     def __init__(self, expression: str) -> None:
         self._text = expression
         self._at = 0
+        self._names: set[str] = set()
 
     def read(self) -> tuple[str, _Cost]:
         flags = self._take(FLAGS_FOR_ALL)
@@ -220,7 +221,13 @@ class _Reader:
         text, cost = self._choices()
         if not self._takes(")"):
             raise _Malformed("a parenthesis is not closed")
-        return _Piece(f"{opened[0]}{text})", cost, is_group=True)
+        if (name := opened[1]) is not None:
+            if name in self._names or not name.isidentifier():
+                raise _Malformed(f"the group's name {name} is no name, or is there twice")
+            self._names.add(name)
+        # Nobody reads what a group has matched, and keeping it takes time at each repetition.
+        begin = opened[0] if opened[0].endswith(":") else "(?:"
+        return _Piece(f"{begin}{text})", cost, is_group=True)
 
     def _escape(self) -> _Piece:
         if not (escape := self._take(ESCAPE)):

@@ -8,6 +8,7 @@ PROCESSES   starts and ends of the confined processes, for which chats may wait
 CHATS       what a chat computes that is too long for the event loop
 BOOKS       strangers' lorebooks, checked or looked through for a preview: each account's in turn
 PAGES       what a board, an export or a picture computes for its reader
+SCALING     which model servers are worth their room, for which restarts and wakes wait
 METRICS     the text of the metrics, which must be had while everything else is busy
 BACKGROUND  what is computed without a request that waits: one piece of work at a time
 
@@ -71,5 +72,6 @@ PROCESSES = Threads("processes", 4)
 CHATS = Threads("chats", 2)
 BOOKS = Threads("books", 1)
 PAGES = Threads("pages", 2)
+SCALING = Threads("scaling", 1)
 METRICS = Threads("metrics", 1)
 BACKGROUND = Threads("background", 1)

@@ -158,7 +158,7 @@ class WorthPlanner:
             contenders = [
                 self._contender(row, race, now) for row in chats if row.owner in race.votes
             ]
-            weighed = await threads.BACKGROUND.run(_weighed, contenders, race)
+            weighed = await threads.SCALING.run(_weighed, contenders, race)
             for name, worth in weighed.items():
                 if worth.rate > found.get(name, NOTHING).rate:
                     found[name] = worth

@@ -22,6 +22,7 @@ from guanaco_server.settings.users import (
 )
 
 REMEMBERED_S = 3600.0
+GPU_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
 
 
 class Settings(
@@ -71,7 +72,8 @@ class Settings(
         """Return how many model servers without users may stay."""
         if self.hot_engines is not None:
             return self.hot_engines
-        return int(self.cluster == "local" and not self.gpu_types)
+        has_gpus = bool(self.gpu_types) or any(device.exists() for device in GPU_DEVICES)
+        return int(self.cluster == "local" and not has_gpus)
 
     @property
     def hot_engine_memory_s(self) -> float:

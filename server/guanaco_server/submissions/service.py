@@ -185,7 +185,8 @@ class SubmissionService:
         async with self._database.write() as session:
             row = await visible_row(session, account, submission_id, is_locked=True)
             row.show_prompt = is_shown
-            await note_others(self._audit, session, account, row, "show prompt of submission")
+            did = "show prompt of submission" if is_shown else "hide prompt of submission"
+            await note_others(self._audit, session, account, row, did)
             return await read_whole(self._deployments, session, row)
 
     async def public_prompt(self, submission_id: str) -> Prompt | None:

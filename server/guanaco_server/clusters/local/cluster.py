@@ -128,9 +128,10 @@ class LocalCluster:
         return {}
 
     async def has_room_ahead(self, spec: DeploymentSpec) -> bool:
-        """Tell whether memory is left for its weights. Which GPUs of this machine are free is not known."""
+        """Tell whether memory is left for all that it may take. Which GPUs of this machine are free is not known."""
         takes_gpus = spec.resources.gpu_count or spec.resources.nodes > 1
-        return not takes_gpus and has_memory_left(WEIGHT_COPIES * spec.artifact_bytes)
+        takes = self._starter.memory_bytes + WEIGHT_COPIES * spec.artifact_bytes
+        return not takes_gpus and has_memory_left(takes)
 
     async def apply_deployment(self, spec: DeploymentSpec) -> None:
         if spec.resources.nodes > 1:

@@ -53,6 +53,7 @@ SAID_CHARS = 500
 LINE_BYTES = 4_096
 # It takes 0.6 GB, and a server as much as any.
 MIN_AVAILABLE_BYTES = 3 * 1024**3
+CGROUP = Path("/sys/fs/cgroup")  # of the container, with version 2
 
 logger = logging.getLogger(__name__)
 
@@ -281,4 +282,16 @@ class ForkServer:
 
 def has_memory_left(beside_bytes: int = 0) -> bool:
     """Return whether the machine has memory for a process that only saves time, beside what it is known to take."""
-    return psutil.virtual_memory().available >= MIN_AVAILABLE_BYTES + beside_bytes
+    return _available_bytes() >= MIN_AVAILABLE_BYTES + beside_bytes
+
+
+def _available_bytes() -> int:
+    """Return what the machine has left, or the container that the platform runs in."""
+    free: int = psutil.virtual_memory().available
+    with suppress(OSError, ValueError, KeyError):  # no such container, or "max"
+        limit = int((CGROUP / "memory.max").read_text())
+        used = int((CGROUP / "memory.current").read_text())
+        words = (CGROUP / "memory.stat").read_text().split()
+        given_back = int(dict(zip(words[::2], words[1::2], strict=False))["inactive_file"])
+        free = min(free, limit - used + given_back)
+    return free

@@ -38,8 +38,6 @@ class KeptAggregates:
 
     def keep(self, version: int, aggregates: Mapping[Key, Aggregate]) -> None:
         """Keep the aggregates of batch ``version``, which is committed: all of each submission that it has touched."""
-        if version <= self._version:
-            return
         if version != self._version + 1:
             self._boards = {}
         self._version = version

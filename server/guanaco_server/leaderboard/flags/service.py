@@ -68,7 +68,7 @@ class FlagService:
         async with self._one_reads_duels:
             await self._duels.refresh(competition)
             valid = await self._duels.valid(competition)
-        return _patterns(await threads.BACKGROUND.run(valid.by_breadth))
+        return _patterns(await threads.PAGES.run(valid.by_breadth))
 
     async def allow(self, account: Account, feedback_id: str) -> list[VoteFlag]:
         """Let the rating count whatever the rules say, and return its flags. Allowing twice changes nothing."""

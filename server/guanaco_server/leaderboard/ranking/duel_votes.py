@@ -68,7 +68,7 @@ class DuelBook:
         missing = self._table.unmeasured()
         for start in range(0, len(missing), REPLIES_AT_ONCE):
             found = await records.replies(session, missing[start : start + REPLIES_AT_ONCE])
-            self._table.measure(await threads.BACKGROUND.run(_measured, found))
+            self._table.measure(await threads.PAGES.run(_measured, found))
 
 
 def _measured(replies: Mapping[str, tuple[str, str]]) -> dict[str, tuple[Style, Style]]:
@@ -126,7 +126,7 @@ class DuelReader:
         book, has_styles = self._books[competition.id], competition.duels.style_control
         if competition.frozen_at is not None:
             del self._books[competition.id]
-        return await threads.BACKGROUND.run(book.votes, owners, window_of(competition), has_styles)
+        return await threads.PAGES.run(book.votes, owners, window_of(competition), has_styles)
 
     async def read(self, competition: Competition) -> DuelVotes:
         """Return the duels that count, from what is recorded now."""

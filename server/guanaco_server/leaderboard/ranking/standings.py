@@ -173,6 +173,9 @@ class StandingsPublisher:
                 self._has_aggregates = True
             for one in competitions:
                 if compares_users(one.ranking) and one.id not in self._votes:
+                    self._fits.pop(
+                        one.id, None
+                    )  # one that was made under another rule knows no votes
                     self._votes[one.id] = VotesByUser(
                         await counting_queries.votes_in(session, one.id)
                     )
