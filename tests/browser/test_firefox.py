@@ -24,7 +24,7 @@ from tests.browser.visiting import (
     Site,
 )
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="session")]
 
 DESK = (1280, 860)
 NARROW = (450, 844)  # no window of Firefox is narrower
