@@ -133,4 +133,4 @@ class Background:
 
     def __exit__(self, *_: object) -> None:
         os.killpg(self._process.pid, signal.SIGINT)
-        self._process.wait(60)
+        self._process.wait(240)

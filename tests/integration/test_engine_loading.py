@@ -94,7 +94,7 @@ def server(
         yield process, f"http://127.0.0.1:{port}", log
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(120)
 
 
 def says(process: subprocess.Popen[bytes], url: str, log: Path) -> str:

@@ -207,8 +207,8 @@ async def test_the_board_says_it_filters_turns_and_exports(world: Board) -> None
 
     async def shown(query: str) -> list[str]:
         text = await page(query)
-        names = [name for name in (GOOD, NEAR, BAD, SILENT) if f"/submissions/{name}" in text]
-        return sorted(names, key=lambda name: text.index(f"/submissions/{name}"))
+        names = [name for name in (GOOD, NEAR, BAD, SILENT) if f'href="/submissions/{name}' in text]
+        return sorted(names, key=lambda name: text.index(f'href="/submissions/{name}'))
 
     assert await shown("size=3") == [BAD]
     assert await shown("license=mit") == [GOOD]
@@ -265,6 +265,6 @@ async def test_variants_of_a_sweep_are_one_row_on_the_board(world: Board) -> Non
     assert "and 1 more variant</a>" in board
     variants = (await anyone.get("http://test/?sweep=acme-tiny_s1")).text
     assert f"/submissions/{BAD}" in variants
-    assert f"/submissions/{GOOD}" not in variants
+    assert f'href="/submissions/{GOOD}' not in variants
     rows = (await anyone.get("/leaderboard")).json()["rows"]
     assert {row["submission_id"]: row["sweep"] for row in rows}[BAD] == "acme-tiny_s1"
