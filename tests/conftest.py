@@ -17,6 +17,7 @@ import pytest
 from sqlalchemy import event
 from xdist.remote import Producer
 
+from guanaco_server.clusters.local import fork_server as fork_server_module
 from guanaco_server.clusters.local.fork_server import ForkServerProcess
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
@@ -127,7 +128,9 @@ def fork_server(
     """One process that has imported vLLM, for all tests that start a model server without a platform."""
     path = {"PYTHONPATH": ":".join(sys.path)}
     process = ForkServerProcess(tmp_path_factory.mktemp("nursery"), engine_python, path, "tests")
-    yield process
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(fork_server_module, "CLAIM_S", 280.0)  # there is no other way to start it
+        yield process
     asyncio.run(process.stop())
 
 

@@ -22,7 +22,7 @@ from tests.fixtures.engine_interpreter import EngineInterpreter
 from tests.fixtures.ports import free_port
 from tests.fixtures.up import eventually
 
-READY_S = 180
+READY_S = 400
 URI = f"s3://bucket/{KEY}"
 
 WITH_TENSORIZER = """
@@ -111,6 +111,7 @@ def says(process: subprocess.Popen[bytes], url: str, log: Path) -> str:
     return str(answer.json()["choices"][0]["text"])
 
 
+@pytest.mark.timeout(900)
 def test_two_vllm_ranks_load_remotely_and_fill_the_cache_once(
     engine_python: Path, store: HttpStore, tmp_path: Path
 ) -> None:
@@ -126,6 +127,7 @@ def test_two_vllm_ranks_load_remotely_and_fill_the_cache_once(
     assert sum(ask.end - ask.start for ask in fetched) == copy.stat().st_size
 
 
+@pytest.mark.timeout(900)
 def test_vllm_refuses_a_damaged_stream(
     engine_python: Path, store: HttpStore, tmp_path: Path
 ) -> None:
