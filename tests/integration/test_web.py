@@ -475,6 +475,11 @@ async def test_a_prompt_is_public_only_where_its_developer_says_so(world: WebWor
     assert "Show it no longer" in (await ada.get(page)).text
     made = (await send(ada, "/submissions/new", with_prompt)).headers["location"]
     assert (await over_http.get(made)).json()["show_prompt"] is True
+    poet = {"kind": "poet", "template": "- {name: a, role: user, content: '{{ sea }}'}"}
+    asked = {"repo": "acme/tiny", "formatter": poet | {"data": {"sea": "calm today"}}}
+    sent = await over_http.post("/submissions", json=asked)
+    assert sent.status_code == 202, sent.text
+    assert "calm today" in (await ada.get(f"/submissions/{sent.json()['id']}")).text
 
 
 async def test_pages_are_compressed_where_that_tells_no_secret(world: WebWorld) -> None:
