@@ -9,13 +9,24 @@ from pathlib import Path
 import pytest
 
 from guanaco.errors import ClusterUnreachable
-from guanaco_server.clusters.kubernetes.api import LEASE, KubernetesApi, connect
+from guanaco_server.clusters.kubernetes.api import (
+    DEPLOYMENT,
+    EVENT,
+    GROUP_SET,
+    JOB,
+    LEASE,
+    POD,
+    KubernetesApi,
+    connect,
+)
 from tests.fixtures.fake_kubernetes.certificates import Certificate
 from tests.fixtures.fake_kubernetes.kubelet import Kubelet
 from tests.fixtures.fake_kubernetes.server import FakeKubernetes
 from tests.fixtures.kubernetes import FakeWorld, LinesAcrossCuts, job, until
 
 pytestmark = pytest.mark.slow
+
+WATCHED = (DEPLOYMENT, JOB, POD, EVENT, GROUP_SET)
 
 
 @pytest.fixture
@@ -44,7 +55,7 @@ async def test_job_over_tls_survives_cuts_and_leaves_no_thread(
 
 
 async def are_watching() -> bool:
-    return len(streams()) == 4
+    return len(streams()) == len(WATCHED)
 
 
 async def test_a_certificate_that_nobody_vouches_for_is_not_trusted(
