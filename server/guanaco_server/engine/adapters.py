@@ -21,17 +21,17 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
-from guanaco_server.engine.artifact_errors import ArtifactError, DamagedArtifactError
+from guanaco_server.engine.artifact_errors import (
+    AdapterUnusable,
+    ArtifactError,
+    DamagedArtifactError,
+)
 from guanaco_server.engine.artifact_source import ArtifactSource, ModelFolder, read_manifest
 from guanaco_server.formats.manifest import AdapterPart, Manifest
 
 LORA_KEY = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight")
 
 logger = logging.getLogger("vllm.guanaco")
-
-
-class AdapterUnusable(Exception):  # answered with 409: what was held before is held still
-    """The adapter cannot be taken."""
 
 
 class AdapterEngine(Protocol):

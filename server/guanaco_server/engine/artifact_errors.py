@@ -1,8 +1,10 @@
-"""Reasons why an artifact cannot be loaded; each message is one sentence, and none has a URL's secret in it.
+"""Reasons why an artifact cannot be loaded or used; each message is one sentence, and none has a URL's secret in it.
 
 ArtifactError
 ├── DamagedArtifactError       its bytes are not those that were written
 └── UnreachableArtifactError   it is not there, or its store does not let us have it
+
+AdapterUnusable                its bytes are right, but the engine cannot use it as an adapter
 """
 
 from __future__ import annotations
@@ -18,3 +20,7 @@ class DamagedArtifactError(ArtifactError):
 
 class UnreachableArtifactError(ArtifactError):
     """The artifact is not there, or its store does not let us have it."""
+
+
+class AdapterUnusable(Exception):  # answered with 409: what was held before is held still
+    """The adapter cannot be taken."""

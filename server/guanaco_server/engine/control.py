@@ -35,8 +35,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from guanaco_server.engine.adapters import AdapterUnusable, HeldAdapters
-from guanaco_server.engine.artifact_errors import ArtifactError
+from guanaco_server.engine.adapters import HeldAdapters
+from guanaco_server.engine.artifact_errors import AdapterUnusable, ArtifactError
 from guanaco_server.engine.artifact_source import ArtifactSource, ModelFolder, read_manifest
 from guanaco_server.formats.control import (
     ADAPTERS_HEADER,

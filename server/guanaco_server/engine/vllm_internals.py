@@ -47,7 +47,7 @@ from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
 from guanaco_server.confinement.profiles import forbid_processes
 from guanaco_server.engine import lifeline
-from guanaco_server.engine.adapters import AdapterUnusable
+from guanaco_server.engine.artifact_errors import AdapterUnusable
 from guanaco_server.engine.artifact_source import ArtifactSource, ModelFolder
 
 VLLM_VERSION = "0.32"
