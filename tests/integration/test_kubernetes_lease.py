@@ -12,6 +12,7 @@ import pytest
 
 from guanaco.errors import ClusterUnreachable
 from guanaco_server.clusters.kubernetes import lease
+from guanaco_server.clusters.kubernetes.api import POD, THREADS
 from guanaco_server.clusters.kubernetes.lease import LeaseLeadership
 from tests.fixtures.kubernetes import FakeWorld, fake_world, until
 
@@ -87,6 +88,24 @@ async def test_a_leader_that_cannot_renew_stops_acting_before_another_begins(
     held = world.server.store.get(("leases", "models", "guanaco-reconciler"))
     assert held["spec"]["holderIdentity"] == "other"
     assert held["spec"]["leaseTransitions"] == 1
+
+
+async def test_lease_waits_behind_no_hung_request(world: FakeWorld) -> None:
+    api = world.api(patience_s=0.1, timeout_s=30)
+    leading = LeaseLeadership(api.with_own_threads(), "one", duration_s=60, act_s=30)
+    world.server.faults.be_silent()
+    begun = len(world.server.requests)
+    hung = [asyncio.create_task(api.get(POD, f"pod-{number}")) for number in range(2 * THREADS)]
+
+    async def all_threads_wait() -> bool:
+        return len(world.server.requests) - begun == THREADS
+
+    await until(all_threads_wait)
+    world.server.faults.answer_new_requests()
+    assert await leading.seek()
+    assert not any(task.done() for task in hung)
+    world.server.faults.end()
+    await asyncio.gather(*hung)
 
 
 async def test_a_leader_that_is_restarted_finds_its_own_lease(world: FakeWorld) -> None:

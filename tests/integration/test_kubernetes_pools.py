@@ -101,8 +101,6 @@ async def test_a_pool_whose_pods_are_all_claimed_counts_as_empty(
 async def test_a_pool_grows_by_its_claims_and_shrinks_later(
     world: FakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pools, "LOOK_AGAIN_S", 0.05)
-
     async def size() -> int:
         found = world.server.store.get(("deployments", "models", "guanaco-pool-small"))
         return int(found["spec"]["replicas"])
@@ -117,13 +115,15 @@ async def test_a_pool_grows_by_its_claims_and_shrinks_later(
             await cluster.apply_deployment(spec(name))
         await until(lambda: is_size(2))
         assert len(await warm(cluster, 2)) == 2
+        monkeypatch.setattr(pools, "LOOK_AGAIN_S", 0.05)
+        await cluster.apply_deployment(spec("m-four"))
         for pod in world.server.store.all("pods"):
             if "guanaco.dev/claimed-at" in pod["metadata"].get("annotations", {}):
                 key = ("pods", "models", pod["metadata"]["name"])
                 long_ago = {"guanaco.dev/claimed-at": "2026-01-01T00:00:00+00:00"}
                 world.server.store.merge(key, {"metadata": {"annotations": long_ago}})
         await until(lambda: is_size(1))
-        assert await cluster.list_deployments() == ["m-one", "m-three", "m-two"]
+        assert await cluster.list_deployments() == ["m-four", "m-one", "m-three", "m-two"]
 
 
 async def test_a_claimed_pod_counts_as_starting_until_its_model_answers(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from guanaco.errors import InvalidSettings
 from guanaco_server.clusters.cluster import DeploymentSpec, Resources
-from guanaco_server.clusters.kubernetes.claimed import has_served
+from guanaco_server.clusters.kubernetes.claimed import claimed_at, has_served
 from guanaco_server.clusters.kubernetes.names import ORDERED
 from guanaco_server.clusters.kubernetes.options import PodPool, checked_pools
 from guanaco_server.clusters.kubernetes.pool_manifests import (
@@ -130,3 +131,23 @@ def test_a_pool_that_may_shrink_below_its_size_is_refused() -> None:
     small: Any = {"small": {"size": 3, "max_size": 2}}
     with pytest.raises(InvalidSettings, match="max_size 2, which is less than its size 3"):
         checked_pools(Settings(kubernetes_pools=small))
+
+
+def test_a_pool_that_could_never_grow_is_refused() -> None:
+    empty: Any = {"small": {"size": 0, "max_size": 5}}
+    with pytest.raises(InvalidSettings, match="with size 0 no pod waits"):
+        checked_pools(Settings(kubernetes_pools=empty))
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("2026-01-01T00:00:00+00:00", datetime(2026, 1, 1, tzinfo=UTC)),
+        ("2026-01-01T00:00:00", None),
+        ("yesterday", None),
+    ],
+)
+def test_a_claims_time_is_read_if_it_is_whole(written: str, read: datetime | None) -> None:
+    labels = {"guanaco.dev/from-pool": "small"}
+    pod = {"metadata": {"labels": labels, "annotations": {"guanaco.dev/claimed-at": written}}}
+    assert claimed_at(pod) == read

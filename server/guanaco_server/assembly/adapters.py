@@ -200,7 +200,7 @@ def _kubernetes_compute(settings: Settings, model_server: ModelServer) -> Comput
         holder = f"{holder}-{secrets.token_hex(4)}"
     return Compute(
         cluster=_one_cluster(settings, clusters, near, model_server),
-        leadership=LeaseLeadership(connections[near][0], holder),
+        leadership=LeaseLeadership(connections[near][0].with_own_threads(), holder),
         python=settings.kubernetes_python,
         cache_dir=Path(CACHE),
         regions=frozenset(clusters) if len(clusters) > 1 else frozenset(),

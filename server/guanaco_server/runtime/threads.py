@@ -2,7 +2,6 @@
 
 HUB         requests to the Hub, which a slow or lying one may hold for as long as they may take
 STORE       reads and writes of the artifact store
-CLUSTER     requests to a Kubernetes API, which may be away
 FILES       files and streams of this machine
 PROCESSES   starts and ends of the confined processes, for which chats may wait
 CHATS       what a chat computes that is too long for the event loop
@@ -12,6 +11,7 @@ SCALING     which model servers are worth their room, for which restarts and wak
 METRICS     the text of the metrics, which must be had while everything else is busy
 BACKGROUND  what is computed without a request that waits: one piece of work at a time
 
+Requests to a Kubernetes API have threads by cluster, and those of the Lease their own (``clusters/kubernetes/api.py``).
 Nothing uses the loop's own executor, which DBOS replaces by one of 64 threads. All threads share one interpreter, and each that computes may hold
 it for ``serve.SWITCH_S`` whenever the event loop wants it. So few of them compute, and they keep the loop's priority: one that another
 process displaces while it holds the interpreter would stop the loop as well.
@@ -66,7 +66,6 @@ class Threads:
 
 HUB = Threads("hub", 16)
 STORE = Threads("store", 16)
-CLUSTER = Threads("cluster", 16)
 FILES = Threads("files", 4)
 PROCESSES = Threads("processes", 4)
 CHATS = Threads("chats", 2)

@@ -22,10 +22,11 @@ import urllib3
 
 from guanaco.errors import ClusterRefused, ClusterUnreachable, InvalidSettings
 from guanaco_server.clusters.kubernetes.names import MANAGER, Json
-from guanaco_server.runtime import threads
+from guanaco_server.runtime.threads import Threads
 
 IN_CLUSTER = "in-cluster"
 CONNECTIONS = 32
+THREADS = 16
 CONNECT_S = 5.0
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
@@ -105,7 +106,10 @@ def connect(context: str, kubeconfig: str | None = None) -> Any:
 
 
 class KubernetesApi:
-    """One namespace of one cluster. ``client`` is the official client's ApiClient."""
+    """One namespace of one cluster. ``client`` is the official client's ApiClient.
+
+    Its requests have threads of their own: those to a cluster that does not answer keep none from another cluster.
+    """
 
     def __init__(
         self, client: Any, namespace: str, *, patience_s: float = 60, timeout_s: float = 20
@@ -114,6 +118,13 @@ class KubernetesApi:
         self._client = client
         self._patience_s = patience_s
         self._timeout_s = timeout_s
+        self._threads = Threads(f"cluster-{namespace}", THREADS)
+
+    def with_own_threads(self) -> KubernetesApi:
+        """Return the same namespace for requests that must not wait behind others."""
+        return KubernetesApi(
+            self._client, self.namespace, patience_s=self._patience_s, timeout_s=self._timeout_s
+        )
 
     async def get(self, kind: Kind, name: str) -> Json | None:
         try:
@@ -214,7 +225,7 @@ class KubernetesApi:
         deadline, delay_s = time.monotonic() + self._patience_s, FIRST_DELAY_S
         while True:
             try:
-                return await threads.CLUSTER.run(once)
+                return await self._threads.run(once)
             except ClusterUnreachable as error:
                 asked_s = error.retry_after_s if isinstance(error, ClusterBusy) else 0.0
                 wait_s = max(delay_s, asked_s)

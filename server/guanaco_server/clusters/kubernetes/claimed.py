@@ -47,9 +47,10 @@ def claimed_at(pod: Json) -> datetime | None:
     """Return when the pod was claimed; None for one that waits, or that an earlier version claimed."""
     said = pod["metadata"].get("annotations", {}).get(CLAIMED_AT)
     try:
-        return datetime.fromisoformat(said) if is_claimed(pod) and said else None
+        at = datetime.fromisoformat(said) if is_claimed(pod) and said else None
     except ValueError:  # somebody has written it
         return None
+    return at if at is not None and at.tzinfo is not None else None
 
 
 def has_served(pod: Json) -> bool:

@@ -203,7 +203,8 @@ def options_of(settings: Settings, namespace: str, context: str = "") -> Kuberne
 def checked_pools(settings: Settings) -> tuple[PodPool, ...]:
     """Return the pools that have a size. InvalidSettings where there can be none, or one is not right."""
     pools = settings.kubernetes_pools
-    kept = tuple(_pool(name, pool) for name, pool in sorted(pools.items()) if pool.size)
+    given = [_pool(name, pool) for name, pool in sorted(pools.items())]
+    kept = tuple(pool for pool in given if pool.size)
     if not kept:
         return ()
     if settings.kubernetes_queue:
@@ -236,6 +237,11 @@ def _pool(name: str, given: PoolSettings) -> PodPool:
     if bool(given.gpu_type) != bool(given.gpu_count):
         raise InvalidSettings(
             f"The pool {name} in kubernetes_pools needs gpu_type and gpu_count, or neither."
+        )
+    if given.max_size and not given.size:
+        raise InvalidSettings(
+            f"The pool {name} in kubernetes_pools has max_size {given.max_size}, but with size 0 no pod waits that could be claimed, and so it never grows.",
+            hint="Set its size to 1 or more, or leave max_size out.",
         )
     if given.max_size is not None and given.max_size < given.size:
         raise InvalidSettings(

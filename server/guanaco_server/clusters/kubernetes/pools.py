@@ -102,6 +102,7 @@ class Pools:
         self._specs: dict[str, str] = {}
         self._taken: set[str] = set()
         self._upkeep: asyncio.Task[None] | None = None
+        self._is_expected = False
         self._later: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
@@ -117,9 +118,15 @@ class Pools:
         await self.maintain()
 
     def expect(self) -> None:
-        """See to the pools in the background."""
-        if self._options.pools and (self._upkeep is None or self._upkeep.done()):
-            self._upkeep = asyncio.create_task(self.maintain(), name="upkeep of pools")
+        """See to the pools in the background. What is expected during an upkeep is seen to after it."""
+        self._is_expected = bool(self._options.pools)
+        if self._is_expected and (self._upkeep is None or self._upkeep.done()):
+            self._upkeep = asyncio.create_task(self._keep_up(), name="upkeep of pools")
+
+    async def _keep_up(self) -> None:
+        while self._is_expected:
+            self._is_expected = False
+            await self.maintain()
 
     async def stop(self) -> None:
         """Stop the upkeep. The pools stay."""
