@@ -160,6 +160,8 @@ def _print_rival(found: RivalReplay) -> None:
     console.table(("", found.battle_id), rows)
     if decision is None:
         console.say("Nothing was recorded of the choice: its competition had no seed.")
+    elif found.is_same is None and found.entries is not None:
+        console.say("It cannot be made again: its rule is of a newer version of the platform.")
     elif found.is_same is None:
         console.say(
             "It cannot be made again: its snapshot was not used for 30 days and is deleted."

@@ -309,8 +309,8 @@ async def test_the_chance_of_a_rival_can_be_computed_again(database: Database) -
     pool = Pool(snapshot, await policy_of(snapshot, Posterior()))
     assert choose_rival(pool, decision) == rival
     fresh = decision.model_copy(update={"seen": ()})
-    assert await rival_chances(fresh, snapshot) == pytest.approx({THIRD: 0.75, RIVAL: 0.25})
-    assert (await rival_chances(decision, snapshot))[rival] == pytest.approx(1), "who was met waits"
+    assert rival_chances(pool, fresh) == pytest.approx({THIRD: 0.75, RIVAL: 0.25})
+    assert rival_chances(pool, decision)[rival] == pytest.approx(1), "who was met waits"
     admin = await world.http(Role.ADMIN)
     shown = (await admin.get(f"/conversations/{conversation}/battles/{keys[1]}/rival")).json()
     assert (shown["own"], shown["rival"], shown["chance"]) == (OWN, rival, 1)

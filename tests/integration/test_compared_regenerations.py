@@ -14,7 +14,8 @@ from guanaco.competitions import OPEN, CompetitionRequest, DuelRule
 from guanaco_server.competitions.service import OPEN_COMPETITION
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
-from tests.fixtures.talking import contents
+from guanaco_server.duels import regenerating
+from tests.fixtures.talking import contents, parse
 from tests.fixtures.world import World
 
 OWN, RIVAL = "acme-tiny_v1", "bolt-tiny_v1"
@@ -69,6 +70,7 @@ async def test_a_users_first_regeneration_is_compared_and_counted(database: Data
     ((own, rival, is_rivals),) = await drawn(database)
     assert (own, rival) == (OWN, RIVAL)
     assert reply["content"] in ("One", "Two")
+    assert reply["usage"] == {"prompt_tokens": 14, "completion_tokens": 2}, "of both"
     said = await contents(http, conversation)
     assert said == [
         ("user", "Hello", False),
@@ -105,6 +107,64 @@ async def test_a_reply_that_is_replaced_again_was_not_kept(database: Database) -
         0,
         1,
     )
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+@pytest.mark.both_databases
+async def test_a_deleted_reply_counts_by_what_the_user_did(
+    database: Database, goes_on: bool
+) -> None:
+    world, http = await compared_world(database)
+    conversation = await talk(world, http)
+    await world.publish(await world.account(Role.DEVELOPER, "bob"), RIVAL)
+    await world.routing.refresh()
+    reply = await regenerate(http, conversation, may_compare=True)
+    if goes_on:
+        await world.greet(http, conversation)
+    gone = await http.delete(
+        f"/conversations/{conversation}/messages/{reply['message_id']}",
+        params={"with_following": True},
+    )
+    assert gone.is_success, gone.text
+    world.clock.advance(timedelta(hours=1).total_seconds())
+    (pair,) = await pairs(world)
+    score = pair["in_firsts"]
+    assert score["own_total"] + score["other_total"] == 1
+    assert score["own_kept"] + score["other_kept"] == goes_on
+
+
+async def test_a_draw_whose_reply_is_not_there_is_dropped(database: Database) -> None:
+    world, http = await compared_world(database)
+    conversation = await talk(world, http)
+    await world.publish(await world.account(Role.DEVELOPER, "bob"), RIVAL)
+    await world.routing.refresh()
+    await regenerate(http, conversation, may_compare=True)
+    async with database.write() as session:
+        await session.execute(text("UPDATE regenerations SET message_id = 'message_lost'"))
+    world.clock.advance(timedelta(hours=1).total_seconds())
+    assert (await pairs(world), await drawn(database)) == ([], [])
+
+
+async def test_a_rival_that_is_late_is_not_compared(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(regenerating, "RIVAL_WAIT_S", 0.01)
+    world, http = await compared_world(database)
+    conversation = await talk(world, http)
+    await world.publish(await world.account(Role.DEVELOPER, "bob"), RIVAL)
+    await world.routing.refresh()
+    world.model_server.silent.update(world.deployments.replicas(RIVAL))
+    assert (await regenerate(http, conversation, may_compare=True))["timings"]["total_ms"] > 0
+    assert await drawn(database) == []
+
+
+async def test_a_reply_streams_where_there_is_no_rival(database: Database) -> None:
+    world, http = await compared_world(database)
+    conversation = await talk(world, http)
+    answer = await http.post(
+        f"/conversations/{conversation}/regenerate", json={"may_compare": True, "stream": True}
+    )
+    assert [name for name, _ in parse(answer.text)] == ["token", "token", "token", "done"]
 
 
 async def test_without_consent_or_a_rival_it_is_ordinary(database: Database) -> None:

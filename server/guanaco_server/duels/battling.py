@@ -115,15 +115,15 @@ class BattleService:
         if decision is None:
             return found
         found.decision = RivalDecision.model_validate(decision.model_dump())
-        if snapshot is None or snapshot.rule.kind.is_unknown:
+        if snapshot is None:
             return found
-        chosen = choose_rival(Pool(snapshot, await policy_of(snapshot, Posterior())), decision)
-        found.entries, found.replayed, found.is_same = (
-            len(snapshot.entries),
-            chosen,
-            chosen == rival,
-        )
-        found.chance = (await rival_chances(decision, snapshot)).get(rival, 0.0)
+        found.entries = len(snapshot.entries)
+        if snapshot.rule.kind.is_unknown:
+            return found
+        pool = Pool(snapshot, await policy_of(snapshot, Posterior()))
+        chosen = choose_rival(pool, decision)
+        found.replayed, found.is_same = chosen, chosen == rival
+        found.chance = rival_chances(pool, decision).get(rival, 0.0)
         return found
 
     async def battle(

@@ -125,6 +125,19 @@ async def undecided(
     return [(one, message_id) for one, message_id in found]
 
 
+async def undecided_of_messages(
+    session: AsyncSession, message_ids: Sequence[str], conversations: Select[str]
+) -> Sequence[tuple[str, str]]:
+    """Return the compared regenerations of these messages, in these conversations, of which it is not noted whether the user went on."""
+    row = RegenerationRow
+    statement = select(row.id, row.message_id).where(
+        row.conversation_id.in_(conversations),
+        row.message_id.in_(message_ids),
+        row.went_on.is_(None),
+    )
+    return [(one, message_id) for one, message_id in await session.execute(statement)]
+
+
 async def note_whether_users_went_on(
     session: AsyncSession, regenerations: Sequence[str], went_on: bool
 ) -> None:
@@ -133,6 +146,14 @@ async def note_whether_users_went_on(
         update(row)
         .where(among(session, row.id, regenerations))
         .values(went_on=went_on)
+        .execution_options(synchronize_session=False)
+    )
+
+
+async def delete_regenerations(session: AsyncSession, regenerations: Sequence[str]) -> None:
+    await session.execute(
+        delete(RegenerationRow)
+        .where(among(session, RegenerationRow.id, regenerations))
         .execution_options(synchronize_session=False)
     )
 

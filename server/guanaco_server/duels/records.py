@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import groupby
 
 from sqlalchemy import Select, func, select
@@ -17,6 +17,7 @@ from guanaco_server.duels.scores import PairResults
 from guanaco_server.duels.tables import BattleRow, DuelRow
 
 DUELS_AT_ONCE = 5_000
+GOES_ON_WITHIN = timedelta(hours=1)  # the time in which a user goes on from a reply, or does not
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,19 @@ async def replies(session: AsyncSession, ids: Iterable[str]) -> dict[str, tuple[
     return {battle: (a, b) for battle, a, b in rows}
 
 
+async def decide(session: AsyncSession, regenerations: Sequence[tuple[str, str]]) -> None:
+    """Note of compared regenerations, given with their messages, whether the user went on from them; drop those whose reply is not there."""
+    messages = [message_id for _, message_id in regenerations]
+    stands = await chat_records.answered_within(session, messages, GOES_ON_WITHIN)
+    for went_on in (False, True):
+        ids = [one for one, reply in regenerations if stands.get(reply) is went_on]
+        await queries.note_whether_users_went_on(session, ids, went_on)
+    lost = [one for one, reply in regenerations if reply not in stands]
+    await queries.delete_regenerations(session, lost)
+
+
 async def forget_messages(session: AsyncSession, message_ids: Sequence[str]) -> None:
-    """Within the caller's transaction, which deletes these messages: delete their battles, with both replies."""
+    """Within the caller's transaction, which deletes these messages: delete their battles, with both replies, and decide what was compared."""
     await queries.delete_of_messages(session, message_ids)
+    conversations = chat_records.of_messages(message_ids)
+    await decide(session, await queries.undecided_of_messages(session, message_ids, conversations))

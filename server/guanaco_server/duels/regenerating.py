@@ -3,7 +3,7 @@
     claim     the conversation's turn, as for any regeneration
     generate  a second reply of the conversation's own submission, and one of a rival, side by side
     draw      once both are whole, a coin says which one the user gets; it is stored before anybody sees a word
-    decide    at the first look an hour later or more it is noted whether the user went on from that reply within the hour
+    decide    an hour later, or when the reply is deleted before, it is noted whether the user went on from it within the hour
 
 Whoever regenerates has rejected the old reply, so a new one against the old one says nothing of two submissions. Compared are only
 two new replies to the same rejection, of which a coin gives one. That leaves a bias too: who disliked a submission's reply may dislike its
@@ -11,7 +11,8 @@ next one, which speaks for any other submission. It is the same in the conversat
 (scores.py, decision 0074).
 
 A user's first regeneration with each submission is compared, and no other: so users count alike, and one's coin decides nothing of another's
-outcome. All of them count, also those of users who left.
+outcome. (Two conversations of one user that regenerate at the same moment may both be.) All of them count, also those of users who left or who
+deleted the reply. A rival that is not ready soon after the own reply leaves an ordinary one: that is so before the coin is thrown.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ import logging
 import secrets
 from collections import defaultdict
 from contextlib import aclosing
-from datetime import timedelta
+from dataclasses import dataclass
 
-from guanaco.chat import RegenerateRequest, Reply, Timings
+from guanaco.chat import RegenerateRequest, Reply, Timings, Usage
 from guanaco.duels import RegenerationPair
 from guanaco.errors import GuanacoError
 from guanaco_server.accounts.service import Account
@@ -34,18 +35,27 @@ from guanaco_server.chat.gateway.generation import Generated
 from guanaco_server.chat.gateway.replies import ClaimedTurn, ReplyEvents, ReplyService
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
-from guanaco_server.duels import queries
+from guanaco_server.duels import queries, records
 from guanaco_server.duels.scores import RegenerationCount, scores_of_regenerations
 from guanaco_server.duels.tables import RegenerationRow
 from guanaco_server.routing.service import Assigned, LiveSubmission, RoutingService
 from guanaco_server.routing.snapshot import RivalRecord
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.submissions.service import SubmissionService
 
 DECIDED_AT_ONCE = 1_000  # in one transaction
-DECIDED_AFTER = timedelta(hours=1)  # the time in which a user goes on from a reply, or does not
+DECIDED_AFTER = records.GOES_ON_WITHIN
+RIVAL_WAIT_S = 10.0  # after the own reply is whole
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """The conversation's own submission, and its rival for one regeneration."""
+
+    drawn_id: str
+    live: LiveSubmission
+    assigned: Assigned
 
 
 class RegenerationService:
@@ -55,14 +65,12 @@ class RegenerationService:
         clock: Clock,
         routing: RoutingService,
         replies: ReplyService,
-        submissions: SubmissionService,
         competitions: CompetitionService,
     ) -> None:
         self._database = database
         self._clock = clock
         self._routing = routing
         self._replies = replies
-        self._submissions = submissions
         self._competitions = competitions
 
     async def regenerate(
@@ -71,11 +79,11 @@ class RegenerationService:
         """Claim the turn, and return the events of another reply to the last message, which may be compared."""
         turn = await self._replies.claim(account, conversation_id, None)
         try:
-            is_compared = request.may_compare and await self._is_compared(turn.history)
+            sides = await self._sides(turn.history) if request.may_compare else None
         except BaseException:
             await self._replies.release(turn)
             raise
-        return self._compare(turn) if is_compared else self._replies.answer(turn)
+        return self._replies.answer(turn) if sides is None else self._compare(turn, sides)
 
     async def pairs(self, competition_id: str) -> list[RegenerationPair]:
         """Note whose users went on in time, and return the results by pair of submissions."""
@@ -96,18 +104,14 @@ class RegenerationService:
         return scores_of_regenerations(found)
 
     async def _note_outcomes(self, competition_id: str) -> None:
-        """Note whose users went on in time. A reply whose messages are dropped with their period is left out."""
+        """Note whose users went on in time."""
         before, after = self._clock.now() - DECIDED_AFTER, ""
         while True:
             async with self._database.write() as session:
                 found = await queries.undecided(
                     session, competition_id, before, after, DECIDED_AT_ONCE
                 )
-                messages = [message_id for _, message_id in found]
-                stands = await chat_records.answered_within(session, messages, DECIDED_AFTER)
-                for went_on in (False, True):
-                    ids = [one for one, reply in found if stands.get(reply) is went_on]
-                    await queries.note_whether_users_went_on(session, ids, went_on)
+                await records.decide(session, found)
             if len(found) < DECIDED_AT_ONCE:
                 return
             after = found[-1][0]
@@ -127,45 +131,42 @@ class RegenerationService:
                 or await queries.was_compared(session, history.submission_id, conversations)
             )
 
-    async def _compare(self, turn: ClaimedTurn) -> ReplyEvents:
+    async def _sides(self, history: History) -> _Sides | None:
+        """Choose whose replies are compared; None where this one is an ordinary one."""
+        if not await self._is_compared(history):
+            return None
+        try:
+            live = await self._replies.target(history)
+        except GuanacoError:  # the ordinary reply says so
+            return None
+        drawn_id = f"regeneration_{secrets.token_hex(16)}"
+        assigned = self._routing.rival(history.competition, live.serving.id, drawn_id)
+        if assigned is None:
+            return None
+        owners = {live.serving.account_id, assigned.live.serving.account_id}
+        return None if history.account_id in owners else _Sides(drawn_id, live, assigned)
+
+    async def _compare(self, turn: ClaimedTurn, sides: _Sides) -> ReplyEvents:
         """Wait for both replies, and give the one that is drawn; the own one where the rival has none."""
         is_recorded = False
         try:
-            live = await self._replies.target(turn.history)
-            drawn_id = f"regeneration_{secrets.token_hex(16)}"
-            assigned = await self._rival(turn.history, live, drawn_id)
-            if assigned is None:
-                own = await self._whole(turn, live)
-                reply = await self._replies.record(turn, own, _as_it_is)
-            else:
-                reply = await self._draw(turn, live, assigned, drawn_id)
+            reply = await self._draw(turn, sides)
             is_recorded = True
-            self._replies.consider_summary(turn, live)
+            self._replies.consider_summary(turn, sides.live)
             yield (reply.content,)
             yield reply
         finally:
             if not is_recorded:
                 await self._replies.release(turn)
 
-    async def _rival(
-        self, history: History, live: LiveSubmission, drawn_id: str
-    ) -> Assigned | None:
-        """Choose the other submission, unless the account that has the chat owns it or the conversation's own."""
-        assigned = self._routing.rival(history.competition, live.serving.id, drawn_id)
-        if assigned is None:
-            return None
-        owners = {one.id: one.account_id for one in await self._submissions.briefs()}
-        sides = (live.serving.id, assigned.submission_id)
-        return None if history.account_id in {owners.get(one) for one in sides} else assigned
-
-    async def _draw(
-        self, turn: ClaimedTurn, live: LiveSubmission, assigned: Assigned, drawn_id: str
-    ) -> Reply:
+    async def _draw(self, turn: ClaimedTurn, sides: _Sides) -> Reply:
+        live, assigned = sides.live, sides.assigned
         rival = assigned.live
         others = asyncio.create_task(self._whole_or_none(turn, rival))
         try:
             own = await self._whole(turn, live)
-            other = await others
+            await asyncio.wait({others}, timeout=RIVAL_WAIT_S)
+            other = others.result() if others.done() else None
         finally:
             others.cancel()
             await asyncio.gather(others, return_exceptions=True)
@@ -178,7 +179,7 @@ class RegenerationService:
         async def told(reply: Reply) -> Reply:
             assert reply.message_id is not None
             row = RegenerationRow(
-                id=drawn_id,
+                id=sides.drawn_id,
                 conversation_id=turn.history.conversation_id,
                 message_id=reply.message_id,
                 competition=turn.history.competition,
@@ -196,7 +197,7 @@ class RegenerationService:
                 update={
                     "content": shown.content,
                     "finish_reason": shown.finish_reason,
-                    "usage": own.usage,  # another tokenizer's counts would tell who wrote it
+                    "usage": _sum(own.usage, other.usage),  # one's alone would tell who wrote it
                     "timings": Timings(ttft_ms=waited, total_ms=waited),
                     "reward_score": None,
                 }
@@ -221,6 +222,13 @@ class RegenerationService:
         except Exception as error:
             logger.error("a compared reply by %s failed", live.serving.id, exc_info=error)
         return None
+
+
+def _sum(one: Usage, other: Usage) -> Usage:
+    return Usage(
+        prompt_tokens=one.prompt_tokens + other.prompt_tokens,
+        completion_tokens=one.completion_tokens + other.completion_tokens,
+    )
 
 
 async def _as_it_is(reply: Reply) -> Reply:

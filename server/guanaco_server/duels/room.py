@@ -45,6 +45,6 @@ def build_duels(
     )
     return DuelsRoom(
         BattleService(database, clock, routing, chat.replies),
-        RegenerationService(database, clock, routing, chat.replies, submissions, competitions),
+        RegenerationService(database, clock, routing, chat.replies, competitions),
         service,
     )

@@ -161,11 +161,10 @@ def choose_rival(pool: Pool, decision: RivalRecord) -> str | None:
     return pool.choose(decision.seed, decision.key, decision.seen, barred)
 
 
-async def rival_chances(decision: RivalRecord, snapshot: Snapshot) -> dict[str, float]:
+def rival_chances(pool: Pool, decision: RivalRecord) -> dict[str, float]:
     """Return the chance that each submission had to be the rival when the decision was made."""
-    pool = Pool(snapshot, await policy_of(snapshot, Posterior()))
     barred = {decision.own, *decision.barred}
-    plan = snapshot.duelling
+    plan = pool.snapshot.duelling
     planned = plan.rivals(decision.own, decision.spent).chances(barred) if plan else {}
     return planned or pool.chances(decision.seen, barred)
 

@@ -214,6 +214,11 @@ async def users_of(session: AsyncSession, conversations: Select[str]) -> dict[st
     return {one: (account, user) for one, account, user in rows}
 
 
+def of_messages(message_ids: Sequence[str]) -> Select[str]:
+    """Select the ids of the conversations that these messages are in."""
+    return select(MessageRow.conversation_id).where(MessageRow.id.in_(message_ids))
+
+
 async def answered_within(
     session: AsyncSession, message_ids: Iterable[str], time: timedelta
 ) -> dict[str, bool]:
