@@ -32,13 +32,13 @@ def headline(verdict: LeaderboardVerdict) -> str:
         return f"Settled{_how(verdict)}: {leader} is {what}{of_whom}."
     everybody = len(still) == len(field)
     number = "any of the others" if everybody else f"{len(still)} of {len(field)} others"
-    said = f"Not settled{_how(verdict)}: {leader} leads, but {number} may be more than {margin} better."
+    sentence = f"Not settled{_how(verdict)}: {leader} leads, but {number} may be more than {margin} better."
     known = [pair.votes for pair in still if pair.votes is not None]
     if len(known) == len(still):
-        said += f" The hardest to tell needs {about(max(known), verdict)}."
+        sentence += f" The hardest to tell needs {about(max(known), verdict)}."
     if verdict.settled_at is not None:
-        said += f" It was settled on {verdict.settled_at:%-d %B %Y} that {verdict.settled_leader} was within {margin} of the best of those that took part."
-    return said
+        sentence += f" It was settled on {verdict.settled_at:%-d %B %Y} that {verdict.settled_leader} was within {margin} of the best of those that took part."
+    return sentence
 
 
 def pair_headline(verdict: LeaderboardVerdict) -> str:
@@ -117,21 +117,21 @@ def asked_words(verdict: LeaderboardVerdict) -> str | None:
         return f"Nobody of all who could be asked for a rating has answered yet.{waiting}"
     leader, margin = found.leader, margin_words(verdict)
     if not found.pairs:
-        said = f"{leader} is the only one with an answer."
+        sentence = f"{leader} is the only one with an answer."
     elif all(pair.state == "better" for pair in found.pairs):
-        said = f"{leader} is the best: settled."
+        sentence = f"{leader} is the best: settled."
     elif found.is_decided:
-        said = f"{leader} is within {margin} of the best: settled."
+        sentence = f"{leader} is within {margin} of the best: settled."
     else:
         still = sum(pair.state not in ("better", "within") for pair in found.pairs)
         others = "1 other" if still == 1 else f"{still} others"
-        said = f"{leader} leads, but {others} may be more than {margin} better."
+        sentence = f"{leader} leads, but {others} may be more than {margin} better."
     worth = (
         ""
         if found.worth is None
         else f" With the signals of all conversations, 1,000 answers do as much as {found.worth:,} alone."
     )
-    return f"Among all who could be asked for a rating: {said}{worth}"
+    return f"Among all who could be asked for a rating: {sentence}{worth}"
 
 
 def margin_words(verdict: LeaderboardVerdict) -> str:
@@ -163,8 +163,8 @@ def about(votes: int, verdict: LeaderboardVerdict) -> str:
     return f"about 1 more {kind}" if rounded == 1 else f"about {rounded:,} more {kind}s"
 
 
-def _labelled(said: str, pair: VerdictPair) -> str:
-    return f"{said} (withdrawn)" if pair.is_withdrawn else said
+def _labelled(text: str, pair: VerdictPair) -> str:
+    return f"{text} (withdrawn)" if pair.is_withdrawn else text
 
 
 def _how(verdict: LeaderboardVerdict) -> str:

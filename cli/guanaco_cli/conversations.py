@@ -472,21 +472,21 @@ def _read_history(file: Path) -> tuple[list[Turn], Bot | None]:
     from guanaco.yaml_files import parse_yaml
 
     try:
-        said = parse_yaml(file.read_text())
+        data = parse_yaml(file.read_text())
     except OSError as error:
         raise InvalidInput(f"{file} cannot be read: {error.strerror}.") from None
     except (ValueError, RecursionError):
         raise InvalidInput(f"{file} is neither YAML nor JSON.") from None
     bot = None
-    if isinstance(said, dict) and isinstance(said.get("messages"), list):
-        bot = said.get("bot")
-        said = [
+    if isinstance(data, dict) and isinstance(data.get("messages"), list):
+        bot = data.get("bot")
+        data = [
             {"sender": one.get("sender"), "content": one.get("content")}
-            for one in said["messages"]
+            for one in data["messages"]
             if isinstance(one, dict) and not one.get("is_deleted")
         ]
     try:
-        turns = TypeAdapter(list[Turn]).validate_python(said)
+        turns = TypeAdapter(list[Turn]).validate_python(data)
         return turns, None if bot is None else Bot.model_validate(bot)
     except ValidationError as error:
         raise InvalidInput(

@@ -193,7 +193,7 @@ def show_verdict(found: LeaderboardVerdict, *, as_json: bool) -> None:
     console.say(headline(found))
     if (chance := chance_words(found)) is not None:
         console.say(chance)
-    if (said := asked_words(found)) is not None and found.asked is not None:
+    if (sentence := asked_words(found)) is not None and found.asked is not None:
         if found.asked.rows:
             console.table(
                 (
@@ -206,7 +206,7 @@ def show_verdict(found: LeaderboardVerdict, *, as_json: bool) -> None:
                 ),
                 [_asked_row(row) for row in found.asked.rows],
             )
-        console.say(said)
+        console.say(sentence)
 
 
 def _asked_row(row: AskedRatio) -> tuple[object, ...]:

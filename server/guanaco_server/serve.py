@@ -69,7 +69,7 @@ def run(settings: Settings, on_ready: Callable[[Started], None]) -> int:
         server = _ApiServer(platform, settings, listener, gateways, on_ready)
         with serving(platform.metrics, settings.host, settings.metrics_port):
             server.run(sockets=[listener])
-        return 0 if server.is_ready_told else 1
+        return 0 if server.is_ready_announced else 1
 
 
 def _check_confinement(settings: Settings) -> None:
@@ -170,7 +170,7 @@ class _ApiServer(GuardedServer):
         self._gateways = gateways
         self._on_ready = on_ready
         self._garbage = GarbageCollection(lambda: platform.metrics.turns_in_flight)
-        self.is_ready_told = False
+        self.is_ready_announced = False
         self._starting: asyncio.Task[None] | None = None
 
     @contextmanager
@@ -214,7 +214,7 @@ class _ApiServer(GuardedServer):
                 await self._gateways.start()
             self._garbage.start()
             sys.setswitchinterval(SWITCH_S)
-            self.is_ready_told = True
+            self.is_ready_announced = True
             await threads.FILES.run(self._on_ready, Started(self._url, key.key if key else None))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -19,7 +19,7 @@ from guanaco_server.web import ongoing
 from guanaco_server.web.beta_chat import Visitor
 from guanaco_server.web.bots import read_bots
 from guanaco_server.web.guards import CHAT_COOKIE
-from guanaco_server.web.ongoing import OngoingReplies, Piece, Said
+from guanaco_server.web.ongoing import FinishedReply, OngoingReplies, Piece
 from guanaco_server.web.pages.chat import CONSENTS, CONSENTS_A_DAY, DAY_S, WITHIN_S
 from tests.fixtures.cards import V2, card_png
 from tests.fixtures.web import WebWorld
@@ -419,15 +419,15 @@ async def test_a_battle_is_followed_by_two_pages_from_its_beginning(world: WebWo
     visitor, conversation_id = await _visitor(world, client, path)
     followed = await world.web.chat.follow(visitor, conversation_id, "")
     go_on.set()
-    *pieces, said = [event async for event in followed]
+    *pieces, finished = [event async for event in followed]
     texts = {"a": "", "b": ""}
     for piece in pieces:
         assert isinstance(piece, Piece)
         assert piece.side is not None
         texts[piece.side] += piece.text
     assert sorted(texts.values()) == ["L.", "R."]
-    assert isinstance(said, Said)
-    assert said.is_battle
+    assert isinstance(finished, FinishedReply)
+    assert finished.is_battle
     answer = (await begun).text
     assert '"side"' in answer
     assert '"battle"' in answer

@@ -161,18 +161,18 @@ def _compared(
     name: AlertName, is_firing: bool, value: str | None, compared: str | None, sentence: str
 ) -> AlertCheck:
     if value is None:
-        said = "There was too little traffic in the last hour to tell."
+        explanation = "There was too little traffic in the last hour to tell."
     elif compared is None:
-        said = "There was too little traffic in the same hour of last week to compare with."
+        explanation = "There was too little traffic in the same hour of last week to compare with."
     else:
-        said = sentence.format(value=value, compared=compared)
+        explanation = sentence.format(value=value, compared=compared)
     return AlertCheck(
         name=name,
         severity=Severity.WARNING,
         is_firing=is_firing,
         value=value,
         compared=compared,
-        sentence=said,
+        sentence=explanation,
     )
 
 
@@ -186,17 +186,17 @@ def _burn(
     periods: tuple[str, str],
 ) -> AlertCheck:
     """Both periods must burn: the long one says that it matters, the short one that it still goes on."""
-    over, lately = burn_rate(long, target), burn_rate(short, target)
+    over, recent = burn_rate(long, target), burn_rate(short, target)
     is_firing = (
         over is not None
-        and lately is not None
-        and min(over, lately) >= limit
+        and recent is not None
+        and min(over, recent) >= limit
         and long.failed >= LEAST_FAILED
     )
-    said = (
+    explanation = (
         "There was no reply to judge by."
         if over is None
-        else f"{long.failed:,} of {long.replies:,} replies failed within {periods[0]}: the error budget of {1 - target:.2%} burns {over:.1f} times as fast as it lasts, and {lately or 0:.1f} times within the last {periods[1]}."
+        else f"{long.failed:,} of {long.replies:,} replies failed within {periods[0]}: the error budget of {1 - target:.2%} burns {over:.1f} times as fast as it lasts, and {recent or 0:.1f} times within the last {periods[1]}."
     )
     return AlertCheck(
         name=name,
@@ -204,7 +204,7 @@ def _burn(
         is_firing=is_firing,
         value=None if over is None else f"{over:.1f}",
         compared=f"{limit:g}",
-        sentence=said,
+        sentence=explanation,
     )
 
 

@@ -71,8 +71,8 @@ def find_in_words(text: str, lower: str) -> Iterator[Span]:
 
 
 def _is_counting(words: list[str]) -> bool:
-    said = " ".join(words)
-    return any(count.startswith(said) for count in COUNTS)
+    phrase = " ".join(words)
+    return any(count.startswith(phrase) for count in COUNTS)
 
 
 def find_lookalikes(text: str, is_phone: Callable[[str, str], bool]) -> Iterator[Span]:

@@ -198,11 +198,11 @@ class _JobReader:
         self._last_words: dict[str, str] | None = None
 
     async def read(self, line: str) -> None:
-        said = _read_line(line)
-        if "error" in said:
-            self._last_words = said
-        elif "message" in said:
-            await self._log(said["message"], Level.INFO)
+        fields = _read_line(line)
+        if "error" in fields:
+            self._last_words = fields
+        elif "message" in fields:
+            await self._log(fields["message"], Level.INFO)
         else:
             await self._log(line, Level.DEBUG)
 
@@ -223,12 +223,14 @@ class _JobReader:
 def _read_line(line: str) -> dict[str, str]:
     """Parse a line of a job's output that is a JSON object of texts; return an empty one otherwise. The job has read a stranger's files."""
     try:
-        said = json.loads(line)
+        parsed = json.loads(line)
     except (ValueError, RecursionError):
         return {}
-    if not isinstance(said, dict):
+    if not isinstance(parsed, dict):
         return {}
-    return {name: said[name] for name in ("error", "message") if isinstance(said.get(name), str)}
+    return {
+        name: parsed[name] for name in ("error", "message") if isinstance(parsed.get(name), str)
+    }
 
 
 def serializer_job(

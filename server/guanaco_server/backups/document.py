@@ -77,7 +77,7 @@ def fingerprint_of(key: bytes) -> str:
 
 def seal_of(document: str, key: bytes) -> str:
     """Return the seal of a document's JSON, whatever seal and form that has."""
-    told = json.loads(document)
-    told.pop("seal", None)
-    message = b"guanaco backup: seal\n" + json.dumps(told, sort_keys=True).encode()
+    fields = json.loads(document)
+    fields.pop("seal", None)
+    message = b"guanaco backup: seal\n" + json.dumps(fields, sort_keys=True).encode()
     return hmac.new(key, message, hashlib.sha256).hexdigest()

@@ -61,8 +61,8 @@ def server_programs(major: str | None = None) -> Path:
     """
     found = {path.parts[-3]: path.parent for path in DEBIAN.glob("*/bin/postgres")}
     if (named := shutil.which("postgres")) is not None:
-        said = subprocess.run([named, "--version"], capture_output=True, text=True).stdout
-        found[said.split()[2].partition(".")[0] if len(said.split()) > 2 else ""] = Path(
+        output = subprocess.run([named, "--version"], capture_output=True, text=True).stdout
+        found[output.split()[2].partition(".")[0] if len(output.split()) > 2 else ""] = Path(
             named
         ).parent
     if major is not None and major in found:
@@ -114,14 +114,14 @@ def _wait_until_recovered(
 
 def _last_words(folder: Path) -> str:
     lines = (folder / "log").read_text(errors="replace").splitlines()
-    told = [
+    reported = [
         line
         for line in lines
         if ("FATAL" in line or "PANIC" in line)
         and "the database system is" not in line  # told to us, who asked too early
     ]
-    told = told or lines or ["nothing"]
-    return told[-1].partition("FATAL:")[2].strip() or told[-1].strip()
+    reported = reported or lines or ["nothing"]
+    return reported[-1].partition("FATAL:")[2].strip() or reported[-1].strip()
 
 
 def _url(folder: Path, user_name: str, database: str) -> str:

@@ -42,9 +42,9 @@ def read_book(data: dict[str, Any]) -> Lorebook | None:
         raise InvalidCard("The lorebook's entries are not a list.")
     if len(entries) > MAX_ENTRIES:
         raise InvalidCard(f"The lorebook has {len(entries):,} entries; {MAX_ENTRIES} are allowed.")
-    told = [_entry(number, entry) for number, entry in enumerate(entries)]
+    parsed = [_entry(number, entry) for number, entry in enumerate(entries)]
     read = Lorebook(
-        entries=tuple(one for one in told if one is not None),
+        entries=tuple(one for one in parsed if one is not None),
         scan_depth=min(_number(book, "scan_depth", 4, "lorebook"), MAX_SCAN_DEPTH),
         token_budget=min(_number(book, "token_budget", 512, "lorebook"), MAX_LORE_TOKENS),
         recursion=_recursion(book),
@@ -62,8 +62,8 @@ def _recursion(book: dict[str, Any]) -> int:
         return 0
     extensions = book.get("extensions")
     own = extensions.get(OWN) if isinstance(extensions, dict) else None
-    said = own.get("recursion") if isinstance(own, dict) else None
-    return said if isinstance(said, int) and 0 < said <= MAX_RECURSION else RECURSION
+    declared = own.get("recursion") if isinstance(own, dict) else None
+    return declared if isinstance(declared, int) and 0 < declared <= MAX_RECURSION else RECURSION
 
 
 def as_card_book(book: Lorebook) -> dict[str, Any]:

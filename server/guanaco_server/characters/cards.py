@@ -174,8 +174,8 @@ def _read_form(value: dict[str, Any]) -> Card:
 
 
 def _texts(data: dict[str, Any], at: str, *, has_nickname: bool = True) -> CharacterTexts:
-    said = {name: _text(data, name, at) for name in PROMPT_FIELDS}
-    for name, text in said.items():
+    texts = {name: _text(data, name, at) for name in PROMPT_FIELDS}
+    for name, text in texts.items():
         _require_shallow(text, at + name)
     nickname = _name(data, "nickname", at) if has_nickname else ""
     first = _text(data, "first_mes", at)
@@ -188,13 +188,13 @@ def _texts(data: dict[str, Any], at: str, *, has_nickname: bool = True) -> Chara
     return CharacterTexts(
         name=name,
         nickname=nickname or None,
-        description=said["description"],
-        personality=said["personality"],
-        scenario=said["scenario"],
+        description=texts["description"],
+        personality=texts["personality"],
+        scenario=texts["scenario"],
         greetings=tuple(greetings) if any(greetings) else (),
-        example_messages=said["mes_example"],
-        system_prompt=said["system_prompt"],
-        post_history_instructions=said["post_history_instructions"],
+        example_messages=texts["mes_example"],
+        system_prompt=texts["system_prompt"],
+        post_history_instructions=texts["post_history_instructions"],
         creator=_text(data, "creator", at),
         creator_notes=_text(data, "creator_notes", at, MAX_NOTES_CHARS),
         character_version=_text(data, "character_version", at),

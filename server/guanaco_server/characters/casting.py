@@ -24,28 +24,28 @@ def cast(texts: CharacterTexts, *, user_name: str, seed: str, greeting: int = 0)
     """The bot that a user meets. InvalidInput for a greeting that there is not, or a text that becomes too long."""
     names = _names(texts, user_name)
 
-    def said(name: str, text: str) -> str:
+    def expanded(name: str, text: str) -> str:
         return expand(text, names, seed, name).strip()
 
-    personality = said("personality", texts.personality)
-    scenario = said("scenario", texts.scenario)
+    personality = expanded("personality", texts.personality)
+    scenario = expanded("scenario", texts.scenario)
     return Bot(
         name=names.char,
         memory=_joined(
             "persona",
-            said("system_prompt", texts.system_prompt),
-            said("description", texts.description),
+            expanded("system_prompt", texts.system_prompt),
+            expanded("description", texts.description),
             f"{names.char}'s personality: {personality}" if personality else "",
         ),
         prompt=_joined(
             "scenario with example messages",
             f"Scenario: {scenario}" if scenario else "",
-            said("example_messages", texts.example_messages),
+            expanded("example_messages", texts.example_messages),
         ),
         first_message=_greeting(texts, names, seed, greeting),
         post_history=_joined(
             "post-history instructions",
-            said("post_history_instructions", texts.post_history_instructions),
+            expanded("post_history_instructions", texts.post_history_instructions),
         ),
         lorebook=_book(texts, names, seed),
     )

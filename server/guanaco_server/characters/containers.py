@@ -80,7 +80,7 @@ def write_png(upload: UploadedCard) -> bytes:
     if card.spec in (CardSpec.V3, CardSpec.FORM):
         texts = [(V2_KEYWORD, as_v2(card)), (V3_KEYWORD, card.json.encode())]
     texts += [(ASSET_KEYWORD + one.path.encode(), one.content) for one in upload.files]
-    chunks = [(b"tEXt", word + b"\x00" + base64.b64encode(said)) for word, said in texts]
+    chunks = [(b"tEXt", word + b"\x00" + base64.b64encode(content)) for word, content in texts]
     return pictures.written([*shown[:-1], *chunks, shown[-1]])
 
 

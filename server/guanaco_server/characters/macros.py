@@ -78,20 +78,20 @@ class _Expansion:
                 too_deep -= 1
                 frames[-1].append(piece)
             elif piece == "}}" and len(frames) > 1:
-                said = "".join(frames.pop())
-                frames[-1].append(self._value(said))
+                content = "".join(frames.pop())
+                frames[-1].append(self._value(content))
             else:
                 frames[-1].append(NAMES.sub(self._named, piece))
         while len(frames) > 1:  # a macro that is never closed is text
-            said = "".join(frames.pop())
-            frames[-1].append("{{" + said)
+            content = "".join(frames.pop())
+            frames[-1].append("{{" + content)
         return "".join(frames[0])
 
     def _named(self, found: re.Match[str]) -> str:
         return self._names.user if found[1].lower() == "user" else self._names.char
 
-    def _value(self, said: str) -> str:
-        word = said.strip().lower()
+    def _value(self, macro: str) -> str:
+        word = macro.strip().lower()
         if word == "char":
             return self._names.char
         if word == "user":
@@ -100,13 +100,13 @@ class _Expansion:
             return "\n"
         if word in NOTHING or word.startswith("//"):
             return ""
-        name, colon, rest = said.partition(":")
+        name, colon, rest = macro.partition(":")
         name = name.strip().lower()
         if colon and name in UNSAID:
             return ""
         known = self._known.get(name) if colon else None
         value = known(rest) if known is not None else None
-        return "{{" + said + "}}" if value is None else value
+        return "{{" + macro + "}}" if value is None else value
 
     def _random(self, rest: str) -> str | None:
         self._count += 1

@@ -69,7 +69,7 @@ async def first_messages(session: AsyncSession, conversation_ids: Sequence[str])
     rows = await session.execute(
         select(ConversationRow.id, first_message).where(ConversationRow.id.in_(conversation_ids))
     )
-    return {conversation_id: said or "" for conversation_id, said in rows}
+    return {conversation_id: content or "" for conversation_id, content in rows}
 
 
 async def take_turns(

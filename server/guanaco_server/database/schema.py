@@ -33,7 +33,7 @@ async def is_current(database: Database) -> bool:
 async def wait_until_current(database: Database, timeout_s: float = LONGEST_WAIT_S) -> None:
     """SchemaNotReady when nobody has migrated the database, or it did not answer, in that time."""
     deadline = time.monotonic() + timeout_s
-    said = ""
+    logged = ""
     while True:
         try:
             found = await revision_of(database) or "none"
@@ -44,8 +44,8 @@ async def wait_until_current(database: Database, timeout_s: float = LONGEST_WAIT
             state = "does not answer"
         if time.monotonic() >= deadline:
             raise SchemaNotReady(state, newest_revision())
-        if state != said:
-            said = state
+        if state != logged:
+            logged = state
             logger.warning(
                 "the database %s; waiting for revision %s: `guanaco migrate` brings it there",
                 state,

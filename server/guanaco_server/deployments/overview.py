@@ -77,9 +77,9 @@ class DeploymentOverview:
 
         loads = await asyncio.gather(*(load(endpoint) for _, endpoint in asked))
         found: defaultdict[str, list[ServerLoad]] = defaultdict(list)
-        for (owner, _), said in zip(asked, loads, strict=True):
-            if said is not None:
-                found[owner].append(said)
+        for (owner, _), server_load in zip(asked, loads, strict=True):
+            if server_load is not None:
+                found[owner].append(server_load)
         return found
 
     async def capacities(self) -> dict[str, EngineCapacity]:

@@ -181,7 +181,7 @@ class Reconciler:
         ids = {row.submission_id for row in rows}
         self._hangs.forget_all_but(ids)
         self._sleeping.forget_all_but({row.server_key for row in rows})
-        self._problems = {name: said for name, said in self._problems.items() if name in ids}
+        self._problems = {name: problem for name, problem in self._problems.items() if name in ids}
 
     def _see_to_spare(self, name: str, engine: EngineRow, *, is_running: bool) -> None:
         """End a server without users that is to stop, or ended itself; look after one that starts."""

@@ -164,8 +164,8 @@ def error_text(answer: Any) -> str | None:
     """Return what the server says of an error, without what a developer must not read."""
     if not isinstance(answer, dict) or not (error := answer.get("error")):
         return None
-    said = str(error.get("message") if isinstance(error, dict) else error)[:MAX_ERROR_CHARS]
-    return _redaction.clean_output(said)
+    text = str(error.get("message") if isinstance(error, dict) else error)[:MAX_ERROR_CHARS]
+    return _redaction.clean_output(text)
 
 
 def _first_choice(event: dict[str, Any]) -> dict[str, Any]:
@@ -241,9 +241,9 @@ def _mean_logprob(choice: dict[str, Any]) -> float:
     return sum(values) / len(values) if values else -math.inf
 
 
-def nonsense(said: object, what: str = "completion") -> ModelServerFault:
+def nonsense(received: object, what: str = "completion") -> ModelServerFault:
     return ModelServerFault(
-        f"The model server sent something that is no {what}: {str(said)[:80]!r}."
+        f"The model server sent something that is no {what}: {str(received)[:80]!r}."
     )
 
 
@@ -350,9 +350,9 @@ class StreamReader:
 
 def _decode_lines_of(whole: bytes) -> tuple[list[_Event], bool]:
     """Return the events of whole lines, and whether the last one was among them. What vLLM sends is decoded at once, anything else line by line."""
-    said, done, _ = (b"\n" + whole).partition(b"\ndata: [DONE]")
+    lines, done, _ = (b"\n" + whole).partition(b"\ndata: [DONE]")
     try:
-        events, is_done = _decode_lines(said.replace(b"\ndata: ", b"\n")), bool(done)
+        events, is_done = _decode_lines(lines.replace(b"\ndata: ", b"\n")), bool(done)
     except UNREADABLE:
         data = [line[5:].strip() for line in whole.split(b"\n") if line[:5] == b"data:"]
         is_done = b"[DONE]" in data
@@ -370,11 +370,11 @@ def _decode_event(data: bytes) -> _Event:
     except UNREADABLE:
         pass
     try:
-        said = msgspec.json.decode(data)
+        decoded = msgspec.json.decode(data)
     except UNREADABLE:
         raise nonsense(data) from None
-    why = error_text(said)
-    raise ModelServerFault(f"The model server failed: {why}") if why else nonsense(said)
+    why = error_text(decoded)
+    raise ModelServerFault(f"The model server failed: {why}") if why else nonsense(decoded)
 
 
 def _tokens(logprobs: dict[str, Any]) -> list[GeneratedToken]:

@@ -87,35 +87,35 @@ class VllmServer:
 
     async def _order_adapter(self, endpoint: str, order: SwapOrder, *, is_to_forget: bool) -> None:
         given = {"artifact": order.artifact_uri, "urls": dict(order.urls), "forget": is_to_forget}
-        status, said = await self._order(
+        status, answer = await self._order(
             endpoint, ADAPTERS_PATH, order.token, given, ADAPTER_TIMEOUT_S
         )
         if status == HTTPStatus.CONFLICT:
-            raise AdapterRefused(str(refusal(status, said)))
+            raise AdapterRefused(str(refusal(status, answer)))
         if status != HTTPStatus.OK:
-            raise refusal(status, said)
+            raise refusal(status, answer)
 
     async def swap(self, endpoint: str, order: SwapOrder) -> None:
         given = {"artifact": order.artifact_uri, "urls": dict(order.urls), "drain_s": order.drain_s}
-        status, said = await self._order(
+        status, answer = await self._order(
             endpoint, SWAP_PATH, order.token, given, order.drain_s + SWAP_TIMEOUT_S
         )
         if status == HTTPStatus.SERVICE_UNAVAILABLE:
-            raise ServerBusy(str(refusal(status, said)))
+            raise ServerBusy(str(refusal(status, answer)))
         if status != HTTPStatus.OK:
-            raise refusal(status, said)
+            raise refusal(status, answer)
 
     async def sleep(self, endpoint: str, order: SleepOrder) -> None:
         given = {"level": order.level, "drain_s": order.drain_s}
-        status, said = await self._order(
+        status, answer = await self._order(
             endpoint, SLEEP_PATH, order.token, given, order.drain_s + SLEEP_TIMEOUT_S
         )
         if status == HTTPStatus.SERVICE_UNAVAILABLE:
-            raise ServerBusy(str(refusal(status, said)))
+            raise ServerBusy(str(refusal(status, answer)))
         if status in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
-            raise CannotSleep(str(refusal(status, said)))
+            raise CannotSleep(str(refusal(status, answer)))
         if status != HTTPStatus.OK:
-            raise refusal(status, said)
+            raise refusal(status, answer)
 
     async def generate(self, endpoint: str, generation: Generation) -> AsyncGenerator[Chunk, None]:
         if generation.candidate_count > 1:
@@ -188,12 +188,12 @@ class VllmServer:
                     endpoint, path, encoded, traceparent, artifact_of(model)
                 )
                 try:
-                    said = await answer.read_all(MAX_ANSWER_BYTES)
+                    answer_body = await answer.read_all(MAX_ANSWER_BYTES)
                 finally:
                     answer.close()
         if answer.status != HTTPStatus.OK:
-            raise refusal(answer.status, said)
-        return said
+            raise refusal(answer.status, answer_body)
+        return answer_body
 
     async def _order(
         self, endpoint: str, path: str, token: str, given: dict[str, Any], within_s: float
@@ -230,5 +230,5 @@ def _translated() -> Iterator[None]:
 
 
 def _unreachable(error: Exception) -> ModelServerFault:
-    said = str(error) or type(error).__name__
-    return ModelServerFault(f"The model server cannot be reached or broke off: {said}.")
+    reason = str(error) or type(error).__name__
+    return ModelServerFault(f"The model server cannot be reached or broke off: {reason}.")

@@ -223,7 +223,7 @@ class BattleService:
         is_battle = len(whole) == len(SIDES)
         stands = SIDES[secrets.randbelow(2)] if is_battle else own
 
-        async def told(reply: Reply) -> Battle:
+        async def store_battle(reply: Reply) -> Battle:
             assert reply.message_id is not None
             if is_battle and assigned is not None:
                 rival = assigned.live
@@ -243,7 +243,7 @@ class BattleService:
             )
 
         shown = whole[stands].content if is_battle else None
-        return await self._replies.record(turn, whole[own], told, shown)
+        return await self._replies.record(turn, whole[own], store_battle, shown)
 
     def _row(
         self,

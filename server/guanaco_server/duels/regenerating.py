@@ -176,7 +176,7 @@ class RegenerationService:
         shown = other if is_rivals else own
         waited = max(own.timings.total_ms, other.timings.total_ms)
 
-        async def told(reply: Reply) -> Reply:
+        async def store_draw(reply: Reply) -> Reply:
             assert reply.message_id is not None
             row = RegenerationRow(
                 id=sides.drawn_id,
@@ -203,7 +203,7 @@ class RegenerationService:
                 }
             )
 
-        return await self._replies.record(turn, own, told, shown.content)
+        return await self._replies.record(turn, own, store_draw, shown.content)
 
     async def _whole(self, turn: ClaimedTurn, live: LiveSubmission) -> Generated:
         pieces = await self._replies.generate(turn, live)

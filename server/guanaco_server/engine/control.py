@@ -364,9 +364,9 @@ async def _answer_swap(
         os.kill(os.getpid(), signal.SIGTERM)
     else:
         took_s = time.monotonic() - started
-        told = {name: round(value, 4) for name, value in parts.items()}
-        logger.info("Swapped to %s in %.3f s: %s", order.source.uri, took_s, told)
-        await _send(send, 200, {"artifact": served.key, "seconds": took_s, "parts": told})
+        timings = {name: round(value, 4) for name, value in parts.items()}
+        logger.info("Swapped to %s in %.3f s: %s", order.source.uri, took_s, timings)
+        await _send(send, 200, {"artifact": served.key, "seconds": took_s, "parts": timings})
 
 
 async def _answer_sleep(

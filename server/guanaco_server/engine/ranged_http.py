@@ -184,11 +184,11 @@ class RangedFile:
         if isinstance(error, ssl.SSLCertVerificationError):
             raise UnreachableArtifactError(UNTRUSTED) from None
         why = str(error) if isinstance(error, _PassingFault) else type(error).__name__
-        said = f"{self._name} cannot be read from byte {self._position:,} on, after {failed.count} attempts: {why}"
+        problem = f"{self._name} cannot be read from byte {self._position:,} on, after {failed.count} attempts: {why}"
         if failed.pause_s is None:
-            raise UnreachableArtifactError(f"{said}.") from None
+            raise UnreachableArtifactError(f"{problem}.") from None
         if failed.count == TOLD_AT:  # the deploy stage quotes lines that have the word
-            logger.warning("ERROR: %s. Trying again for as long as this server may start.", said)
+            logger.warning("ERROR: %s. Trying again for as long as this server may start.", problem)
         self._stopped.wait(failed.pause_s * random.uniform(0.5, 1.0))  # noqa: S311
 
     def _finish(self) -> None:

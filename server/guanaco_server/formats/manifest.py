@@ -95,8 +95,8 @@ class Manifest(BaseModel):
 
     def summary(self) -> dict[str, Any]:
         """Return everything except the list of tensors, for people and their programs."""
-        told = self.model_dump(mode="json", exclude={"tensors"})
-        return told | {"tensor_count": self.tensor_count, "size_bytes": self.size_bytes}
+        fields = self.model_dump(mode="json", exclude={"tensors"})
+        return fields | {"tensor_count": self.tensor_count, "size_bytes": self.size_bytes}
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -148,8 +148,8 @@ def install(app: FastAPI, forms: ErrorForms) -> None:
             allowed = (error.headers or {}).get("Allow", "")
             refused = errors.MethodNotAllowed(request.method, request.url.path, allowed)
             return tell(request, refused)
-        said = f"{error.detail}: {request.method} {request.url.path}."
-        body = tell(request, errors.GuanacoError(said)).body
+        message = f"{error.detail}: {request.method} {request.url.path}."
+        body = tell(request, errors.GuanacoError(message)).body
         return Response(body, error.status_code, error.headers, media_type="application/json")
 
     @app.exception_handler(Exception)

@@ -53,12 +53,12 @@ def settled_claims(competition: Competition, verdict: LeaderboardVerdict) -> lis
     """Return the claim for the leader and each other one that takes part, of a verdict that is settled."""
     assert verdict.leader is not None, "a settled verdict has a leader"
     name, facts = settled_name(competition), {"leader": verdict.leader, "within": verdict.within}
-    told = {verdict.leader: "leads"} | {
+    states = {verdict.leader: "leads"} | {
         pair.submission_id: str(pair.state) for pair in verdict.pairs if not pair.is_withdrawn
     }
     return [
         BoardClaim(competition.id, name, one, facts | {"state": state}, verdict.at)
-        for one, state in told.items()
+        for one, state in states.items()
     ]
 
 

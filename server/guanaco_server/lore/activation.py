@@ -75,7 +75,9 @@ def _require_cheap_patterns(entries: Iterable[LoreEntry]) -> None:
                 )
 
 
-def triggered(book: Lorebook, said: Sequence[str], in_force: Collection[int]) -> tuple[int, ...]:
+def triggered(
+    book: Lorebook, messages: Sequence[str], in_force: Collection[int]
+) -> tuple[int, ...]:
     """Return the places in the book of the entries to tell now, in the order in which they are told.
 
     Args:
@@ -90,10 +92,12 @@ def triggered(book: Lorebook, said: Sequence[str], in_force: Collection[int]) ->
     }
     found: list[int] = []
     room = PATTERN_CHARS
-    told = [book.entries[place].content for place in in_force if place < len(book.entries)]
+    in_force_texts = [
+        book.entries[place].content for place in in_force if place < len(book.entries)
+    ]
     for level in range(book.recursion + 1):
         again = "\n".join(book.entries[place].content for place in found)[-SCANNED_CHARS:]
-        texts = _scanned(book, said, waiting.values())
+        texts = _scanned(book, messages, waiting.values())
         scans = {
             place: (one, again if level else texts[_depth(book, one)])
             for place, one in waiting.items()
@@ -105,13 +109,13 @@ def triggered(book: Lorebook, said: Sequence[str], in_force: Collection[int]) ->
         found += new
         if not new:
             break
-    return _within(book, found, book.token_budget - sum(map(tokens, told)))
+    return _within(book, found, book.token_budget - sum(map(tokens, in_force_texts)))
 
 
-def takes_long(book: Lorebook, said: Sequence[str]) -> bool:
+def takes_long(book: Lorebook, messages: Sequence[str]) -> bool:
     """Return whether ``triggered`` may take more than a millisecond or two, so that it belongs into a thread."""
     keys = sum(len(one.keys) + len(one.secondary_keys) for one in book.entries)
-    chars = sum(map(len, said[-MAX_SCAN_DEPTH:]))
+    chars = sum(map(len, messages[-MAX_SCAN_DEPTH:]))
     return bool(book.recursion) or keys + chars > QUICK_UNITS or has_patterns(book)
 
 
@@ -153,10 +157,12 @@ def _depth(book: Lorebook, entry: LoreEntry) -> int:
     return book.scan_depth if entry.scan_depth is None else entry.scan_depth
 
 
-def _scanned(book: Lorebook, said: Sequence[str], entries: Iterable[LoreEntry]) -> dict[int, str]:
+def _scanned(
+    book: Lorebook, messages: Sequence[str], entries: Iterable[LoreEntry]
+) -> dict[int, str]:
     """The text of the newest messages for each depth that an entry has."""
     return {
-        depth: "\n".join(said[len(said) - min(depth, len(said)) :])[-SCANNED_CHARS:]
+        depth: "\n".join(messages[len(messages) - min(depth, len(messages)) :])[-SCANNED_CHARS:]
         for depth in {_depth(book, one) for one in entries}
     }
 
@@ -167,10 +173,10 @@ def _meant(scans: Mapping[int, tuple[LoreEntry, str]], pattern_chars: int) -> li
     for one, text in scans.values():
         kind = (text, one.is_regex, one.is_case_sensitive)
         wanted.setdefault(kind, set()).update(one.keys, one.secondary_keys)
-    said = {kind: _said(*kind, keys, pattern_chars) for kind, keys in wanted.items()}
+    found_keys = {kind: _matching_keys(*kind, keys, pattern_chars) for kind, keys in wanted.items()}
 
     def is_meant(one: LoreEntry, text: str) -> bool:
-        there = said[text, one.is_regex, one.is_case_sensitive]
+        there = found_keys[text, one.is_regex, one.is_case_sensitive]
         return not there.isdisjoint(one.keys) and (
             not one.secondary_keys or not there.isdisjoint(one.secondary_keys)
         )
@@ -178,7 +184,7 @@ def _meant(scans: Mapping[int, tuple[LoreEntry, str]], pattern_chars: int) -> li
     return [place for place, scan in scans.items() if is_meant(*scan)]
 
 
-def _said(
+def _matching_keys(
     text: str, is_regex: bool, is_case_sensitive: bool, keys: Iterable[str], pattern_chars: int
 ) -> set[str]:
     if not is_regex:

@@ -25,7 +25,7 @@ from guanaco_server.notifications.tables import WebhookDeliveryRow, WebhookRow
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.events import EventFeed, EventHead
 
-NOTHING_TOLD = (0, 0)
+NO_PROGRESS = (0, 0)
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "guanaco:webhooks")
 CLAIMS_FROM = timedelta(days=1)  # what a process that has just started looks at again
 COUNTS_AT_ONCE = 100  # counts told in one look; the next look tells more
@@ -72,10 +72,10 @@ class Outbox:
         counts = await self._rating_counts.kept()
         for head in heads:
             webhook = webhooks[head.account_id]
-            told = progress.get((webhook.id, head.submission_id), NOTHING_TOLD)
+            progress_made = progress.get((webhook.id, head.submission_id), NO_PROGRESS)
             count = counts.get(head.submission_id, 0)
-            if head.event_count > told[0] or count > told[1]:
-                await self._tell(webhook, head, told, count)
+            if head.event_count > progress_made[0] or count > progress_made[1]:
+                await self._tell(webhook, head, progress_made, count)
 
     async def _tell_claims(
         self, made: Sequence[claims.BoardClaim], webhooks: Mapping[str, WebhookRow]
@@ -97,9 +97,9 @@ class Outbox:
             self._claims_since = made[-1].at
 
     async def _tell(
-        self, webhook: WebhookRow, head: EventHead, told: tuple[int, int], count: int
+        self, webhook: WebhookRow, head: EventHead, notified: tuple[int, int], count: int
     ) -> None:
-        event_seq, feedback_count = told
+        event_seq, feedback_count = notified
         notifications: list[Notification] = []
         if head.event_count > event_seq:
             statuses = await self._events.statuses(head.submission_id)
@@ -189,15 +189,15 @@ def claim_notification(claim: claims.BoardClaim) -> Notification:
 
 
 def feedback_notifications(
-    submission_id: str, told: int, count: int, every: int | None, now: datetime
+    submission_id: str, notified: int, count: int, every: int | None, now: datetime
 ) -> tuple[list[Notification], int]:
     """Return the notifications of the ratings after ``told``, and the rating up to which they tell."""
     found = []
-    if told == 0 and count > 0:
+    if notified == 0 and count > 0:
         found.append(_counted(WebhookEvent.FIRST_FEEDBACK, submission_id, 1, now))
     if every is None:
         return found, count
-    marks = list(range((told // every + 1) * every, count + 1, every))
+    marks = list(range((notified // every + 1) * every, count + 1, every))
     for mark in marks[:COUNTS_AT_ONCE]:
         found.append(_counted(WebhookEvent.FEEDBACK_COUNT, submission_id, mark, now))
     return found, count if len(marks) <= COUNTS_AT_ONCE else marks[COUNTS_AT_ONCE - 1]

@@ -108,13 +108,13 @@ class OtlpTracing:
 class _Exporter(OTLPSpanExporter):
     """Says now and then that the receiver does not take what it is sent."""
 
-    _said_at = float("-inf")
+    _reported_at = float("-inf")
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         result = super().export(spans)
         now = time.monotonic()
-        if result is not SpanExportResult.SUCCESS and now - self._said_at >= SAY_EVERY_S:
-            self._said_at = now
+        if result is not SpanExportResult.SUCCESS and now - self._reported_at >= SAY_EVERY_S:
+            self._reported_at = now
             logger.warning("traces are lost: the OTLP receiver does not take them")
         return result
 

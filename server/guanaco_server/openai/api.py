@@ -108,8 +108,8 @@ def _error(error: GuanacoError) -> dict[str, Any]:
     if isinstance(error, Unavailable):
         kind = "overloaded_error"
     message = f"{error.detail} {error.hint}" if error.hint else error.detail
-    said = ErrorObject(message=message, type=kind, param=None, code=error.code)
-    return OpenAiError(error=said).model_dump()
+    fields = ErrorObject(message=message, type=kind, param=None, code=error.code)
+    return OpenAiError(error=fields).model_dump()
 
 
 class _Writer:
@@ -141,10 +141,10 @@ class _Writer:
         return last + usage + DONE
 
     def whole(self, reply: Reply) -> bytes:
-        said: dict[str, Any] = {"text": reply.content}
+        content: dict[str, Any] = {"text": reply.content}
         if self._is_chat:
-            said = {"message": {"role": "assistant", "content": reply.content, "refusal": None}}
-        choice = {"index": 0, **said, "logprobs": None, "finish_reason": reply.finish_reason}
+            content = {"message": {"role": "assistant", "content": reply.content, "refusal": None}}
+        choice = {"index": 0, **content, "logprobs": None, "finish_reason": reply.finish_reason}
         kind = "chat.completion" if self._is_chat else "text_completion"
         body = {**self._fields, "object": kind, "choices": [choice], "usage": _usage(reply)}
         return _json(body | _ours(reply))
@@ -155,9 +155,9 @@ class _Writer:
         role = {"role": "assistant"} if self._is_first else {}
         return {"delta": {**role, "content": text}}
 
-    def _event(self, said: dict[str, Any], reply: Reply | None) -> bytes:
+    def _event(self, content: dict[str, Any], reply: Reply | None) -> bytes:
         reason = reply.finish_reason if reply else None
-        choice = {"index": 0, **said, "logprobs": None, "finish_reason": reason}
+        choice = {"index": 0, **content, "logprobs": None, "finish_reason": reason}
         return self._data({"choices": [choice]} | (_ours(reply) if reply else {}))
 
     def _data(self, fields: dict[str, Any]) -> bytes:

@@ -267,12 +267,12 @@ def _require_same(conversation: Conversation, request: ChatCompletionRequest) ->
     """InvalidInput where the request says something else than was recorded."""
     given = request.metadata.model_dump(exclude_unset=True)
     bot = conversation.bot
-    for what, said, recorded in (
+    for what, requested, recorded in (
         ("The persona", request.persona or None, bot.memory),
         ("metadata.bot_name", given.get("bot_name"), bot.name),
         ("metadata.user_name", given.get("user_name"), conversation.user_name),
     ):
-        if said is not None and said != recorded:
+        if requested is not None and requested != recorded:
             raise InvalidInput(
                 f"{what} of a conversation stays as it was.",
                 hint="Leave it out, or open another conversation.",

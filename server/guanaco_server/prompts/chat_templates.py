@@ -31,7 +31,7 @@ from guanaco_server.serializer.chat_template import variables
 
 WHAT = "The model's chat template"
 Message = dict[str, str]
-Said = tuple[str, str]  # role and text
+RoleText = tuple[str, str]  # role and text
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class Shape:
     has_system: bool
     begins_with_user: bool
 
-    def messages(self, said: Sequence[Said]) -> list[Message]:
+    def messages(self, pieces: Sequence[RoleText]) -> list[Message]:
         """Join neighbours of one role into one message."""
-        system = [text for role, text in said if role == "system" and text]
-        turns = [(role, text) for role, text in said if role != "system" and text]
+        system = [text for role, text in pieces if role == "system" and text]
+        turns = [(role, text) for role, text in pieces if role != "system" and text]
         if self.begins_with_user:
             while turns and turns[0][0] == "assistant":
                 system.append(turns.pop(0)[1])
@@ -58,7 +58,7 @@ class Shape:
 
 SHAPES = (Shape(True, False), Shape(True, True), Shape(False, True))
 CHECKED_TURNS = 25  # of either side
-PROBE: tuple[Said, ...] = (
+PROBE: tuple[RoleText, ...] = (
     ("system", "Persona."),
     ("assistant", "Greeting."),
     ("user", "Question."),
@@ -77,28 +77,28 @@ class ChatTemplate:
 
     def require_fast(self) -> None:
         """Raise BadChatTemplate if a conversation of 51 messages takes more than the thread's allowance."""
-        said = [*PROBE[:1], *PROBE[2:4] * CHECKED_TURNS, PROBE[4]]
+        pieces = [*PROBE[:1], *PROBE[2:4] * CHECKED_TURNS, PROBE[4]]
         try:
-            self._render(self.shape.messages(said))
+            self._render(self.shape.messages(pieces))
         except TemplateOverrun as fault:
             raise _unusable(str(fault)) from None
         except TemplateFault:
             return  # it may refuse a conversation of this length
 
-    def text(self, said: Sequence[Said]) -> str:
+    def text(self, pieces: Sequence[RoleText]) -> str:
         """The prompt up to where the model goes on; PromptFailed when the template refuses the conversation."""
         try:
-            return self._render(self.shape.messages(said))
+            return self._render(self.shape.messages(pieces))
         except TemplateFault as fault:
             raise PromptFailed(WHAT, str(fault)) from None
 
-    def text_begun(self, said: Sequence[Said], begun: str) -> str:
+    def text_begun(self, pieces: Sequence[RoleText], begun: str) -> str:
         """The same with the reply so far: where the template writes a reply, up to that reply's end.
 
         Where it writes replies otherwise than it asks for one (it leaves thoughts out, or cuts), behind what asks.
         """
-        asked = self.text(said)
-        messages = self.shape.messages(said)
+        asked = self.text(pieces)
+        messages = self.shape.messages(pieces)
         if messages and messages[-1]["role"] == "assistant":
             return asked + begun
         try:
@@ -122,7 +122,7 @@ class ChatTemplate:
             except TemplateFault as fault:
                 why = str(fault)
             else:
-                if all(said in text for _, said in PROBE):
+                if all(content in text for _, content in PROBE):
                     return shape
         raise _unusable(why)
 
@@ -175,9 +175,9 @@ class ChatTemplateCounter:
         frame = self._counter.kept_for(framed, lambda: self._frame(framed))
         cut = Replay(history, frame, self._counter.sure(budget)).cut
         for shorter in (cut, *shorter_cuts(cut, frame, history)):
-            said = list(_message_pieces(layout, shorter, turns, text))
+            pieces = list(_message_pieces(layout, shorter, turns, text))
             text_made = (
-                self._template.text_begun(said, begun) if begun else self._template.text(said)
+                self._template.text_begun(pieces, begun) if begun else self._template.text(pieces)
             )
             prompt = self._without_double_begin(text_made)
             length = self._counter.count(prompt)
@@ -185,9 +185,9 @@ class ChatTemplateCounter:
                 return prompt
         raise too_long(length, budget)
 
-    def text(self, said: Sequence[Said], begun: str = "") -> str:
+    def text(self, pieces: Sequence[RoleText], begun: str = "") -> str:
         """Return the template's text of these messages, which ends with ``begun``; nothing is cut."""
-        made = self._template.text_begun(said, begun) if begun else self._template.text(said)
+        made = self._template.text_begun(pieces, begun) if begun else self._template.text(pieces)
         return self._without_double_begin(made)
 
     def _frame(self, layout: Layout) -> Frame:
@@ -198,8 +198,8 @@ class ChatTemplateCounter:
             sizes.append(self._around_all + inside + self._around_part * len(parts))
         return Frame(sizes, layout.eager, are_turns_kept=layout.turn_priority == 0)
 
-    def _count(self, said: Sequence[Said]) -> int:
-        return self._counter.count(self._without_double_begin(self._template.text(said)))
+    def _count(self, pieces: Sequence[RoleText]) -> int:
+        return self._counter.count(self._without_double_begin(self._template.text(pieces)))
 
     def _without_double_begin(self, text: str) -> str:
         """The model server puts the tokenizer's own beginning before every prompt; most templates write it too."""
@@ -207,13 +207,15 @@ class ChatTemplateCounter:
         return text.removeprefix(begin) if begin else text
 
 
-def _message_pieces(layout: Layout, cut: Cut, turns: Sequence[Spoken], text: Any) -> Iterator[Said]:
+def _message_pieces(
+    layout: Layout, cut: Cut, turns: Sequence[Spoken], text: Any
+) -> Iterator[RoleText]:
     before, after = layout.kept(cut.dropped)
-    yield from _parts_said(before)
+    yield from _part_pieces(before)
     for index in range(cut.first, len(turns)):
         yield "assistant" if turns[index].sender is Sender.BOT else "user", text(index)
-    yield from _parts_said(after)
+    yield from _part_pieces(after)
 
 
-def _parts_said(parts: Sequence[Part]) -> Iterator[Said]:
+def _part_pieces(parts: Sequence[Part]) -> Iterator[RoleText]:
     yield from ((part.role, part.text) for part in parts)

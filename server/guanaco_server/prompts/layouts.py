@@ -64,8 +64,8 @@ class Layout:
         """The whitespace between what asks for the reply and its text, as a turn's text has it."""
         head = self.turn_text(Utterance(Sender.BOT, begun)).partition(begun)[0]
         asked = "".join([part.text for part in self.after])
-        said = next(size for size in range(len(head), -1, -1) if asked.endswith(head[:size]))
-        left = head[said:]
+        overlap = next(size for size in range(len(head), -1, -1) if asked.endswith(head[:size]))
+        left = head[overlap:]
         if not left.strip():
             return left
         return " " if asked and not asked[-1].isspace() else ""
@@ -166,9 +166,9 @@ def _new_layout(formatter: PromptFormatter, bot: Bot, user_name: str) -> Layout:
 
     def turn_text(turn: Spoken) -> str:
         says = bot_says if turn.sender is Sender.BOT else user_says
-        said = turn.content.join(says)
+        line = turn.content.join(says)
         lore = lore_of(bot, turn)
-        return f"{_aside(formatter, lore)}{said}" if lore else said
+        return f"{_aside(formatter, lore)}{line}" if lore else line
 
     return Layout(
         before=(
@@ -192,11 +192,11 @@ def lore_of(bot: Bot, turn: Spoken) -> str:
     """The entries that were told with a turn, the summary that it was shown with, and the earlier turns that were shown again."""
     places, passages = getattr(turn, "lore", ()), getattr(turn, "passages", "")
     summary: Summary | None = getattr(turn, "summary", None)
-    told = text_of(bot.lorebook, places) if places else ""
+    entries = text_of(bot.lorebook, places) if places else ""
     if summary is None and not passages:
-        return told
+        return entries
     before = f"{SUMMARY_BEGINS}{summary.text}" if summary is not None else ""
-    return "\n".join(text for text in (told, before, passages) if text)
+    return "\n".join(text for text in (entries, before, passages) if text)
 
 
 def content_with_lore(bot: Bot, turn: Spoken) -> str:

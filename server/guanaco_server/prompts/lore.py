@@ -29,8 +29,8 @@ def asked(bot: Bot, turns: Sequence[Spoken], content: str) -> Utterance:
     book = bot.lorebook
     if book is None:
         return Utterance(Sender.USER, content)
-    said, in_force = _scanned(bot, turns, content)
-    return Utterance(Sender.USER, content, triggered(book, said, in_force))
+    messages, in_force = _scanned(bot, turns, content)
+    return Utterance(Sender.USER, content, triggered(book, messages, in_force))
 
 
 async def ask(bot: Bot, turns: Sequence[Spoken], content: str) -> Utterance:
@@ -69,14 +69,16 @@ async def with_lore(bot: Bot, turns: Sequence[Spoken], account_id: str) -> Seque
     if bot.lorebook is None:
         return turns
     begin = max(0, len(turns) - PREVIEWED)
-    told: list[Spoken] = list(turns[:begin])
+    annotated: list[Spoken] = list(turns[:begin])
     for turn in turns[begin:]:
         if turn.sender is Sender.USER:
-            content, before = turn.content, tuple(told)
-            told.append(await threads.BOOKS.run_in_turn(account_id, asked, bot, before, content))
+            content, before = turn.content, tuple(annotated)
+            annotated.append(
+                await threads.BOOKS.run_in_turn(account_id, asked, bot, before, content)
+            )
         else:
-            told.append(turn)
-    return told
+            annotated.append(turn)
+    return annotated
 
 
 def without_newest_lore(turns: Sequence[Spoken]) -> Sequence[Spoken] | None:

@@ -127,7 +127,7 @@ def _given(prompt: PoetPrompt, bot: Bot, user_name: str, turns: Sequence[Spoken]
     if "user_query" in prompt.template and spoken and spoken[-1].sender is Sender.USER:
         query = NEWEST + content_with_lore(bot, spoken.pop())
     newest = spoken[-1] if spoken and spoken[-1].sender is Sender.USER else None
-    said = [
+    authored = [
         (
             bot.name if turn.sender is Sender.BOT else user_name,
             turn.sender,
@@ -144,7 +144,7 @@ def _given(prompt: PoetPrompt, bot: Bot, user_name: str, turns: Sequence[Spoken]
             "role": "assistant" if sender is Sender.BOT else "user",
             "is_pinned": False,
         }
-        for author, sender, text in said
+        for author, sender, text in authored
     ]
     return {
         "sep": "\n",
@@ -157,7 +157,7 @@ def _given(prompt: PoetPrompt, bot: Bot, user_name: str, turns: Sequence[Spoken]
         "prompt": bot.prompt,
         "post_history": bot.post_history,
         "examples": [],
-        "messages": [f"{author}: {text}" for author, _, text in said],
+        "messages": [f"{author}: {text}" for author, _, text in authored],
         "current_chat_messages": messages,
         "cai_messages": messages,
         "user_query": query,

@@ -117,25 +117,25 @@ class PromptService:
                 layout, transcript = layout.with_begun(begun), None
             plain = _PlainPrompt(layout, max_input_tokens, bot, turns, transcript)
             return await _rendered(plain, counter)
-        said = with_greeting(bot, turns)
+        messages = with_greeting(bot, turns)
         template = None
         if is_by_chat_template(formatter):
             template = await self._chat_template(artifact_key, counter, until)
 
         def work() -> str:
             if isinstance(formatter, PoetPrompt):
-                parts = self._poet.parts(formatter, bot, user_name, said)
+                parts = self._poet.parts(formatter, bot, user_name, messages)
                 return _poem(parts, template, counter, max_input_tokens, begun)
             layout = (
-                self._files.layout(formatter, bot, user_name, said)
+                self._files.layout(formatter, bot, user_name, messages)
                 if isinstance(formatter, PromptFile)
                 else chat_layout(bot)
             )
             if template is not None:
-                return template.render(layout, said, max_input_tokens, begun)
+                return template.render(layout, messages, max_input_tokens, begun)
             if begun:
                 layout = layout.with_begun(begun)
-            return render(layout, said, counter, max_input_tokens)
+            return render(layout, messages, counter, max_input_tokens)
 
         return await self._in_turn((artifact_key, formatter), work, until)
 
@@ -151,11 +151,11 @@ class PromptService:
 
         def check_prompt_file() -> None:
             if isinstance(formatter, PoetPrompt):
-                said = [Utterance(Sender.BOT, "Hello."), Utterance(Sender.USER, "Hi.")]
-                self._poet.parts(formatter, bot, "You", said)
+                turns = [Utterance(Sender.BOT, "Hello."), Utterance(Sender.USER, "Hi.")]
+                self._poet.parts(formatter, bot, "You", turns)
             if isinstance(formatter, PromptFile):
-                said = [Utterance(Sender.BOT, "Hello."), Utterance(Sender.USER, "Hi.")]
-                PromptFileRenderer(self._process).layout(formatter, bot, "You", said)
+                turns = [Utterance(Sender.BOT, "Hello."), Utterance(Sender.USER, "Hi.")]
+                PromptFileRenderer(self._process).layout(formatter, bot, "You", turns)
 
         await self._in_turn(this_one, check_prompt_file, until, is_check=True)
         if is_by_chat_template(formatter):

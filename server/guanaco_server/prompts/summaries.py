@@ -87,12 +87,12 @@ def last_shown(turns: Sequence[Utterance]) -> Utterance | None:
 
 def _has_grown(turns: Sequence[Utterance], limit: float, tried_until: int) -> bool:
     """Tell whether more than ``limit`` tokens were said since the newest summary was shown, or nothing to tell was found."""
-    said = 0
+    token_count = 0
     for turn in reversed(turns):
         if tried_until and turn.position <= tried_until:
             return False
-        said += tokens(turn.content) + tokens(turn.passages)
-        if said > limit:
+        token_count += tokens(turn.content) + tokens(turn.passages)
+        if token_count > limit:
             return True
         if turn.summary is not None:
             return False

@@ -136,10 +136,10 @@ def _reason(status: int, words: bytes, limits: ProcessLimits) -> str | None:
     if status != 0:
         return f"it takes more than {limits.memory_bytes // 10**6:,} MB of memory, or it is corrupt"
     try:
-        told = json.loads(words)
+        fields = json.loads(words)
     except (ValueError, RecursionError):
         return "it is corrupt"
-    if not isinstance(told, dict):
+    if not isinstance(fields, dict):
         return "it is corrupt"
-    reason = told.get("reason")
+    reason = fields.get("reason")
     return None if reason is None else str(reason)

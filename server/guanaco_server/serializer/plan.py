@@ -74,8 +74,8 @@ class StreamPlan:
 
     def digest(self) -> str:
         """Differs where the file would."""
-        told = [(t.name, t.dtype, t.shape, t.path, t.start) for t in self.tensors]
-        return hashlib.sha256(json.dumps([PIECE_BYTES, told]).encode()).hexdigest()
+        fields = [(t.name, t.dtype, t.shape, t.path, t.start) for t in self.tensors]
+        return hashlib.sha256(json.dumps([PIECE_BYTES, fields]).encode()).hexdigest()
 
     def piece_bytes(self, piece: TensorPiece) -> tuple[int, int]:
         """Return where the piece's bytes are in the tensors file."""

@@ -115,7 +115,7 @@ class Counter:
     def __init__(self, doing: str, total_bytes: int) -> None:
         self._doing = doing
         self._total_bytes = total_bytes
-        self._said_at = time.monotonic()
+        self._reported_at = time.monotonic()
         self._done_bytes = 0
         self._lock = threading.Lock()
 
@@ -127,8 +127,8 @@ class Counter:
 
     def at(self, done_bytes: int) -> None:
         now = time.monotonic()
-        if now - self._said_at >= INTERVAL_S:
-            self._said_at = now
+        if now - self._reported_at >= INTERVAL_S:
+            self._reported_at = now
             amount = f"{done_bytes / 1e6:,.1f} of {self._total_bytes / 1e6:,.1f} MB"
             say(f"{self._doing}: {amount}", done_bytes=done_bytes, total_bytes=self._total_bytes)
 

@@ -59,11 +59,11 @@ class _Spoken(io.TextIOBase):
 
     def write(self, text: str) -> int:
         try:
-            said = json.loads(text)["message"]
+            message = json.loads(text)["message"]
         except (ValueError, KeyError, TypeError):
-            said = text.strip()
-        if said:
-            self._sink.write(f"{said}\n")
+            message = text.strip()
+        if message:
+            self._sink.write(f"{message}\n")
         return len(text)
 
 

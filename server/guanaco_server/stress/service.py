@@ -137,9 +137,9 @@ class StressService:
                 report = await self._loaded(check, beside)
         if beside.is_alone:
             return report
-        told = beside.to_contract()
-        reasons = [*report.reasons, _sentence(told)] if report.reasons else []
-        return report.model_copy(update={"beside": told, "reasons": reasons})
+        conditions = beside.to_contract()
+        reasons = [*report.reasons, _sentence(conditions)] if report.reasons else []
+        return report.model_copy(update={"beside": conditions, "reasons": reasons})
 
     async def _loaded(self, check: _Check, beside: BesideLoad) -> StressReport:
         started = time.perf_counter()

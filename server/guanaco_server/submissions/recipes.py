@@ -42,7 +42,7 @@ class RecipeService:
                 carry_unknown_fields(before, wanted) if before and wanted else wanted
             )
             await lifecycle.append_event(
-                session, submission.id, EventKind.LOG, _told(wanted), at=self._clock.now()
+                session, submission.id, EventKind.LOG, _describe(wanted), at=self._clock.now()
             )
         return await self.status(submission.id)
 
@@ -79,7 +79,7 @@ def describe(recipe: Recipe) -> str:
     return ", ".join(parts)
 
 
-def _told(override: RecipeOverride | None) -> str:
+def _describe(override: RecipeOverride | None) -> str:
     if override is None:
         return "An admin has left the recipe to the platform again, from the next redeploy on."
     chosen = ", ".join(f"{k} {v}" for k, v in override.model_dump(mode="json").items() if v)

@@ -469,13 +469,13 @@ class SubmissionService:
         for place, request in enumerate(variants, 1):
             row = await self._new_row(session, account, request)
             row.sweep, row.sweep_place, row.request_hash = sweep_id, place, request_hash(request)
-            said = f"Submitted {row.repo}, variant {place} of {len(variants)} of {sweep_id}."
-            await self._add(session, row, hub_token, said)
+            message = f"Submitted {row.repo}, variant {place} of {len(variants)} of {sweep_id}."
+            await self._add(session, row, hub_token, message)
             rows.append(row)
         return rows
 
     async def _add(
-        self, session: AsyncSession, row: SubmissionRow, hub_token: SecretStr | None, said: str
+        self, session: AsyncSession, row: SubmissionRow, hub_token: SecretStr | None, message: str
     ) -> None:
         session.add(row)
         await session.flush()
@@ -484,7 +484,7 @@ class SubmissionService:
             session,
             row.id,
             EventKind.STATUS,
-            said,
+            message,
             at=row.created_at,
             data={"status": Status.QUEUED},
         )

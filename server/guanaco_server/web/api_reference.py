@@ -129,9 +129,9 @@ def _answers(
         answer = shared[given["$ref"].rpartition("/")[2]] if "$ref" in given else given
         parts: list[TypePart] = []
         for media, content in answer.get("content", {}).items():
-            said = f" as {media}" if media != "application/json" else ""
+            suffix = f" as {media}" if media != "application/json" else ""
             shown = _type(content["schema"]) if "schema" in content else (TypePart("bytes"),)
-            parts += [TypePart(", or "), *shown, TypePart(said)]
+            parts += [TypePart(", or "), *shown, TypePart(suffix)]
         about = answer["description"]
         if about == "Successful Response":
             about = ""

@@ -57,10 +57,10 @@ from guanaco_server.submissions.service import SubmissionBrief, SubmissionServic
 from guanaco_server.web import queries
 from guanaco_server.web.bots import StoredBot, WebBot
 from guanaco_server.web.ongoing import (
+    FinishedReply,
     FollowedEvents,
     OngoingReplies,
     OngoingReply,
-    Said,
 )
 from guanaco_server.web.tables import VisitorChatRow, VisitorRow
 from guanaco_server.web.viewer import hash_of, new_cookie
@@ -130,10 +130,10 @@ class Chat:
         return bool(self.messages) and self.messages[-1].sender == "bot"
 
     @property
-    def last_said(self) -> Message | None:
+    def last_user_message(self) -> Message | None:
         """The user's last message."""
-        said = (message for message in reversed(self.messages) if message.sender == "user")
-        return next(said, None)
+        from_user = (message for message in reversed(self.messages) if message.sender == "user")
+        return next(from_user, None)
 
     def beside(self, message: Message) -> tuple[int, str | None, str | None]:
         """The place of the reply that is shown among the swipes, from 1, and the replies before and after it."""
@@ -392,7 +392,7 @@ class BetaChat:
         turn: str = "",
     ) -> OngoingReply:
         """Say the user's last message in other words. It goes with its replies, which answered the words before."""
-        last = (await self.read(visitor, conversation_id)).last_said
+        last = (await self.read(visitor, conversation_id)).last_user_message
         if last is None or last.id != message_id:
             raise Conflict("That is no longer your last message.", hint="Load the page again.")
         with _blind():
@@ -439,7 +439,7 @@ class BetaChat:
         while True:
             chat = await self.read(visitor, conversation_id)
             if chat.has_reply and chat.messages[-1].id != after:
-                yield Said(chat.messages[-1].id, chat.messages[-1].content)
+                yield FinishedReply(chat.messages[-1].id, chat.messages[-1].content)
                 return
             if time.monotonic() > until:
                 raise Unavailable("The reply was lost.", hint="Ask for an answer again.")

@@ -206,8 +206,8 @@ def _points(
     places: Sequence[tuple[float, float]], labels: Sequence[str], times: Sequence[datetime]
 ) -> list[Point]:
     """Each point has the strip that ends half way to its neighbours; of points at one place the last."""
-    told = zip(places, labels, times, strict=True)
-    kept = {x: (y, label, at) for (x, y), label, at in told}
+    labelled = zip(places, labels, times, strict=True)
+    kept = {x: (y, label, at) for (x, y), label, at in labelled}
     middles = [(one + other) / 2 for one, other in itertools.pairwise(kept)]
     strips = itertools.pairwise([places[0][0], *middles, places[-1][0]])
     return [

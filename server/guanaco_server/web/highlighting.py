@@ -27,8 +27,8 @@ def excerpt(rating: Feedback, hit: str) -> str:
     """Return some words of a rating: those around ``hit`` if it is there, of the conversation if it is only there."""
     if not hit or _place(rating.text, hit) is not None:
         return around(rating.text, hit)
-    said = (rating.first_message, *(message.content for message in rating.messages))
-    found = next((text for text in said if _place(text, hit) is not None), None)
+    texts = (rating.first_message, *(message.content for message in rating.messages))
+    found = next((text for text in texts if _place(text, hit) is not None), None)
     return rating.text[:EXCERPT_CHARS] if found is None else around(found, hit)
 
 

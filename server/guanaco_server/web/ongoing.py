@@ -46,7 +46,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Said:
+class FinishedReply:
     """A whole reply, as a page shows it; with ``asks_for_rating`` the competition would like to have a rating now.
 
     A battle has no text: the page reads both replies, to choose from, from the record.
@@ -58,8 +58,8 @@ class Said:
     is_battle: bool = False
 
 
-NOTHING = Said("", "")  # how a reply ends that was stopped before it began
-FollowedEvents = AsyncGenerator[Piece | Said | None, None]
+NO_REPLY = FinishedReply("", "")  # how a reply ends that was stopped before it began
+FollowedEvents = AsyncGenerator[Piece | FinishedReply | None, None]
 
 
 class OngoingReply:
@@ -74,7 +74,7 @@ class OngoingReply:
         self._is_stopped = False
         self._task: asyncio.Task[None] | None = None
         self._texts: dict[Side | None, str] = {}
-        self._end: Said | GuanacoError | None = None
+        self._end: FinishedReply | GuanacoError | None = None
         self._changed = asyncio.Event()
 
     @property
@@ -86,10 +86,10 @@ class OngoingReply:
         self._texts[side] = self._texts.get(side, "") + text
         self._tell()
 
-    def end(self, how: Said | GuanacoError) -> None:
+    def end(self, how: FinishedReply | GuanacoError) -> None:
         if self._end is None:
             is_unwritten = self._is_stopped and isinstance(how, GuanacoError)
-            self._end = NOTHING if is_unwritten else how
+            self._end = NO_REPLY if is_unwritten else how
             self._tell()
 
     def write(self, task: asyncio.Task[None]) -> None:
@@ -102,20 +102,20 @@ class OngoingReply:
         if self._texts:
             self._stop.give()
         elif self._task is not None:
-            self.end(NOTHING)
+            self.end(NO_REPLY)
             self._task.cancel()
 
     async def follow(self) -> FollowedEvents:
-        """Yield the text from its beginning as it grows, None while nothing comes for a while, then what was Said.
+        """Yield the text from its beginning as it grows, None while nothing comes for a while, then the finished reply.
 
         Raises:
             GuanacoError: The reply failed.
         """
-        told: dict[Side | None, int] = {}
+        sent_chars: dict[Side | None, int] = {}
         while True:
             changed = self._changed
-            new = {side: text[told.get(side, 0) :] for side, text in self._texts.items()}
-            told = {side: len(text) for side, text in self._texts.items()}
+            new = {side: text[sent_chars.get(side, 0) :] for side, text in self._texts.items()}
+            sent_chars = {side: len(text) for side, text in self._texts.items()}
             for side, text in new.items():
                 if text:
                     yield Piece(text, side)
@@ -212,7 +212,7 @@ class OngoingReplies:
             async for event in events:
                 if isinstance(event, Reply):
                     id = event.message_id or ""
-                    reply.end(Said(id, event.content, event.ask_for_feedback))
+                    reply.end(FinishedReply(id, event.content, event.ask_for_feedback))
                 else:
                     reply.add("".join(event))
 
@@ -240,9 +240,9 @@ class OngoingReplies:
                 del self._replies[conversation_id]
 
 
-def _whole_battle(battle: Battle) -> Said:
+def _whole_battle(battle: Battle) -> FinishedReply:
     """Return how a battle ends: with two replies to choose from, or with an ordinary one."""
     own = battle.a if battle.continues_from == "a" else battle.b
     is_battle = battle.battle_id is not None
     text = own.content if own is not None and not is_battle else ""
-    return Said(battle.message_id, text, battle.ask_for_feedback, is_battle)
+    return FinishedReply(battle.message_id, text, battle.ask_for_feedback, is_battle)

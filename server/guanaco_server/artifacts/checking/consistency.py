@@ -129,24 +129,24 @@ def _layers(shapes: Shapes) -> dict[int, dict[str, tuple[int, ...]]]:
 
 
 def _check_layers(text: Config, layers: Mapping[int, object]) -> None:
-    said = next((_int(text, name) for name in LAYER_COUNTS if _int(text, name)), None)
-    if said is None or not layers:
-        if said is not None and text.get("model_type") in FAMILIES:
+    declared = next((_int(text, name) for name in LAYER_COUNTS if _int(text, name)), None)
+    if declared is None or not layers:
+        if declared is not None and text.get("model_type") in FAMILIES:
             raise CorruptConfig(
-                f"config.json has {said:,} layers, and the weights have none.",
+                f"config.json has {declared:,} layers, and the weights have none.",
                 hint=SAME_SAVE,
             )
         return
-    missing = next((number for number in range(said) if number not in layers), None)
+    missing = next((number for number in range(declared) if number not in layers), None)
     if missing is not None:
         raise CorruptConfig(
-            f"config.json has {said:,} layers, and the weights have no layer {missing:,} (they have {len(layers):,}).",
+            f"config.json has {declared:,} layers, and the weights have no layer {missing:,} (they have {len(layers):,}).",
             hint=SAME_SAVE,
         )
-    extra = len(layers) - said - (_int(text, "num_nextn_predict_layers") or 0)
+    extra = len(layers) - declared - (_int(text, "num_nextn_predict_layers") or 0)
     if extra > 0 and text.get("model_type") in FAMILIES:
         raise CorruptConfig(
-            f"config.json has {said:,} layers, and the weights have {len(layers):,}.",
+            f"config.json has {declared:,} layers, and the weights have {len(layers):,}.",
             hint=SAME_SAVE,
         )
 

@@ -160,11 +160,11 @@ class _CheckProcess:
         try:
             async with asyncio.timeout(WALL_S):
                 await self._send({"read": path, "bytes": len(data), "cpu_s": CPU_S}, data)
-                said = await self._receive()
+                reply = await self._receive()
         except UNREADABLE as error:
             raise CheckDied from error
         self.is_done = True
-        return said
+        return reply
 
     async def check(self, hub: Hub, snapshot: RepoSnapshot, asked: Json) -> Json:
         """Return the answer, and serve what is read of the Hub meanwhile. CheckDied, or the Hub's own error."""
@@ -173,14 +173,14 @@ class _CheckProcess:
             async with asyncio.timeout(WALL_S) as patience, asyncio.TaskGroup() as reads:
                 asks = _Reads(hub, snapshot, self, patience)
                 await self._send({"check": asked, "cpu_s": CPU_S})
-                while (said := await self._receive()).keys() & {"read", "resolve"}:
-                    asks.begin(said, reads)
+                while (answer := await self._receive()).keys() & {"read", "resolve"}:
+                    asks.begin(answer, reads)
         except BaseExceptionGroup as group:
             raise _first_fault(group) from None
         except UNREADABLE as error:
             raise CheckDied from error
         self.is_done = True
-        return said
+        return answer
 
     def end(self) -> None:
         self._source.close()
@@ -204,10 +204,10 @@ class _CheckProcess:
         (length,) = LENGTH.unpack(await self._exactly(LENGTH.size))
         if length > MAX_ANSWER_BYTES:
             raise CheckDied
-        said = msgspec.json.decode(await self._exactly(length))
-        if not isinstance(said, dict):
+        answer = msgspec.json.decode(await self._exactly(length))
+        if not isinstance(answer, dict):
             raise CheckDied
-        return said
+        return answer
 
     async def _exactly(self, count: int) -> bytes:
         try:
@@ -233,12 +233,12 @@ class _Reads:
         self._has_resolved = False
         self._count = 0
 
-    def begin(self, said: Json, reads: asyncio.TaskGroup) -> None:
+    def begin(self, request: Json, reads: asyncio.TaskGroup) -> None:
         if self._count == READS_AT_ONCE:
             raise CheckDied
         self._count += 1
         self._patience.reschedule(None)
-        work = self._read(said) if "read" in said else self._resolve(said)
+        work = self._read(request) if "read" in request else self._resolve(request)
         reads.create_task(work).add_done_callback(self._note_end)
 
     def _note_end(self, _task: asyncio.Task[None]) -> None:
@@ -246,24 +246,28 @@ class _Reads:
         if not self._count and not self._patience.expired():
             self._patience.reschedule(asyncio.get_running_loop().time() + WALL_S)
 
-    async def _read(self, said: Json) -> None:
-        snapshot = self._snapshots[said["repo"]]
-        file, start, length = snapshot.file(said["path"]), int(said["start"]), int(said["length"])
+    async def _read(self, request: Json) -> None:
+        snapshot = self._snapshots[request["repo"]]
+        file, start, length = (
+            snapshot.file(request["path"]),
+            int(request["start"]),
+            int(request["length"]),
+        )
         self._left_bytes -= max(0, length)
         if file is None or start < 0 or length < 0 or self._left_bytes < 0:
             raise CheckDied
         data = await self._hub.read(snapshot, file.path, start, length)
-        await self._process.send_data({"of": said["read"]}, data)
+        await self._process.send_data({"of": request["read"]}, data)
 
-    async def _resolve(self, said: Json) -> None:
+    async def _resolve(self, request: Json) -> None:
         if self._has_resolved:
             raise CheckDied
         self._has_resolved = True
-        repo, revision = _REPO.validate_python(said["repo"]), said["revision"]
+        repo, revision = _REPO.validate_python(request["repo"]), request["revision"]
         found = await self._hub.resolve(repo, _REVISION.validate_python(revision))
         require_few_files(found)
         self._snapshots.setdefault(found.repo, found)
-        await self._process.send_data({"of": said["resolve"], "snapshot": asdict(found)})
+        await self._process.send_data({"of": request["resolve"], "snapshot": asdict(found)})
 
 
 _REPO: TypeAdapter[str] = TypeAdapter(Repo)

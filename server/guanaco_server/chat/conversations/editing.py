@@ -205,8 +205,8 @@ def _present(rows: Sequence[MessageRow], message_id: str) -> MessageRow:
 def _drop_summaries(rows: Sequence[MessageRow], position: int) -> None:
     """Remove the summaries of what is changed at this position; they are written again. The app's own text stays."""
     for row in rows:
-        told = row.summary
-        if told is not None and told["until"] >= position and told["by"] != Author.APP:
+        summary = row.summary
+        if summary is not None and summary["until"] >= position and summary["by"] != Author.APP:
             row.summary = None
 
 

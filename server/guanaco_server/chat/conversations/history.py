@@ -389,8 +389,8 @@ def _note_unshown(history: History, carried: str | None, written: str | None) ->
 
 def _turns(bot: Bot, messages: Sequence[Sequence[Any]]) -> list[Utterance]:
     turns = [
-        Utterance(SENDERS[sender], content, told or (), position, recalled or (), summary=summary)
-        for position, _, sender, content, _, told, recalled, summary in messages
+        Utterance(SENDERS[sender], content, lore or (), position, recalled or (), summary=summary)
+        for position, _, sender, content, _, lore, recalled, summary in messages
     ]
     return [
         turn._replace(passages=recall.passages(bot, turns, turn.recalled))

@@ -236,8 +236,8 @@ async def answered_within(
         .group_by(reply.id, reply.is_deleted, reply.created_at)
     )
     return {
-        message_id: not is_deleted and said is not None and said <= at + time
-        for message_id, is_deleted, at, said in await session.execute(statement)
+        message_id: not is_deleted and answered_at is not None and answered_at <= at + time
+        for message_id, is_deleted, at, answered_at in await session.execute(statement)
     }
 
 

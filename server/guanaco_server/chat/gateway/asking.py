@@ -92,13 +92,13 @@ class AskService:
         stored = await queries.messages_of(session, [history.conversation_id])
         replies = [row for row in stored if row.sender is Sender.BOT and not row.is_imported]
         stands = [row for row in replies if not row.is_deleted and row.id not in history.tail]
-        said = [turn.content for turn in history.turns if turn.sender is Sender.USER]
+        user_messages = [turn.content for turn in history.turns if turn.sender is Sender.USER]
         times = [row.created_at for row in stored if row.sender is Sender.USER]
         scores = [row.reward_score for row in stands] + [reply.reward_score]
         known = [score for score in scores if score is not None]
         lengths = [len(row.content) for row in stands] + [len(reply.content)]
         return Signals(
-            said_chars=sum(map(len, said)) / max(len(said), 1),
+            said_chars=sum(map(len, user_messages)) / max(len(user_messages), 1),
             reply_chars=sum(lengths) / len(lengths),
             regenerated=len(replies) - len(stands),
             recent=sum(at > now - RECENT for at in times) + (asked is not None),

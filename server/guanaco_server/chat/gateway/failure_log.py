@@ -24,7 +24,7 @@ class Failing:
     endpoint: str
     why: str
     count: int = 1
-    count_told: int = 1
+    count_logged: int = 1
 
 
 class FailureLog:
@@ -45,7 +45,7 @@ class FailureLog:
     def look(self, endpoint: str) -> None:
         """Tell how often the server failed since the last line, or that it no longer does."""
         failing = self._failing[endpoint]
-        more, failing.count_told = failing.count - failing.count_told, failing.count
+        more, failing.count_logged = failing.count - failing.count_logged, failing.count
         if more:
             times = "once more" if more == 1 else f"{more:,} times more"
             self._tell(

@@ -68,7 +68,7 @@ from guanaco_server.submissions.service import SubmissionService
 logger = logging.getLogger(__name__)
 
 ReplyEvents = AsyncGenerator[Pieces | Reply, None]
-Told = TypeVar("Told", bound=BaseModel)
+Answer = TypeVar("Answer", bound=BaseModel)
 
 
 @dataclass(slots=True)
@@ -182,8 +182,10 @@ class ReplyService:
         last = history.turns[-1] if history.turns else None
         if last is not None and last.sender is Sender.USER and last.content == content:
             return None
-        told = (await history.ask(content)).lore
-        return NewMessage(f"msg_{secrets.token_hex(16)}", content, self._clock.now(), lore=told)
+        triggered = (await history.ask(content)).lore
+        return NewMessage(
+            f"msg_{secrets.token_hex(16)}", content, self._clock.now(), lore=triggered
+        )
 
     async def _own_history(self, account: Account, conversation_id: str) -> History:
         """Return the history: from memory if it is there, otherwise from the database."""
@@ -274,9 +276,9 @@ class ReplyService:
         self,
         turn: ClaimedTurn,
         generated: Generated,
-        tell: Callable[[Reply], Awaitable[Told]],
+        tell: Callable[[Reply], Awaitable[Answer]],
         shown: str | None = None,
-    ) -> Told:
+    ) -> Answer:
         """Store the turn with its reply, and return the answer that ``tell`` makes of it.
 
         With ``shown`` the conversation goes on with that text; what is measured is the model's own words. A request with an
@@ -295,7 +297,7 @@ class ReplyService:
             generated.reward_score,
             None if shown is None else generated.content,
         )
-        told = await tell(
+        final = await tell(
             Reply(
                 message_id=reply.id,
                 content=generated.content,
@@ -307,13 +309,13 @@ class ReplyService:
             )
         )
         ended = EndedTurn(
-            turn.lease, turn.asked, reply, tuple(history.tail), answer=answer_to(told)
+            turn.lease, turn.asked, reply, tuple(history.tail), answer=answer_to(final)
         )
         await self._store(ended)
         history.message_count = ended.message_count
         history.replied(reply.id, reply.content)
         self._histories.keep(history)
-        return told
+        return final
 
     async def _asks_for_feedback(self, turn: ClaimedTurn, reply: NewReply) -> bool:
         competition, questions = turn.history.competition, turn.history.questions
@@ -337,7 +339,7 @@ class ReplyService:
             generated.timings.total_ms,
             generated.reward_score,
         )
-        told = Reply(
+        reply = Reply(
             message_id=added.id,
             content=added.content,
             appended=added.appended,
@@ -346,12 +348,12 @@ class ReplyService:
             timings=generated.timings,
             reward_score=generated.reward_score,
         )
-        ended = EndedTurn(turn.lease, None, None, continued=added, answer=answer_to(told))
+        ended = EndedTurn(turn.lease, None, None, continued=added, answer=answer_to(reply))
         await self._store(ended)
         history.continued(added.content)
         history.message_count = ended.message_count
         self._histories.keep(history)
-        return told
+        return reply
 
     async def _store(self, ended: EndedTurn) -> None:
         with span("store the turn"):

@@ -45,13 +45,13 @@ async def carried_into(
         messages = await _newest(session, last.id, MessageRow.is_deleted.is_(False))
     before = newest or last.carried or {}
     until = max(last.forgotten_until, newest["until"] if newest else 0)
-    said = [
+    user_messages = [
         Utterance(message.sender, message.content, position=message.position)
         for message in reversed(messages)
         if message.position > until
     ]
     text = await threads.CHATS.run(
-        digest, before.get("text", ""), said, last.bot.name, CARRIED_TOKENS
+        digest, before.get("text", ""), user_messages, last.bot.name, CARRIED_TOKENS
     )
     sources = [last.id, *(last.carried or {}).get("sources", ())]
     return {"text": text, "from": last.id, "sources": sources} if text else None

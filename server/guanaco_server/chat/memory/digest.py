@@ -90,11 +90,11 @@ def _kept_before(previous: str, bot_name: str) -> Iterable[_Sentence]:
     """The sentences of the summary before; who said them stands at the beginning of a line."""
     place = 0
     for line in previous.splitlines():
-        speaker, told = "", line
+        speaker, content = "", line
         for name in (USER, bot_name):
             if line.startswith(f"{name}: "):
-                speaker, told = name, line[len(name) + 2 :]
-        for text in _sentences(told):
+                speaker, content = name, line[len(name) + 2 :]
+        for text in _sentences(content):
             yield _sentence(place, speaker, text, KEPT_BONUS)
             place += 1
 

@@ -50,13 +50,13 @@ def request(
     previous: str, turns: Sequence[Utterance], bot_name: str, user_name: str, budget: int
 ) -> str:
     """Return the message that asks for the notes."""
-    said = "\n".join(
+    turns_text = "\n".join(
         f"{user_name if turn.sender is Sender.USER else bot_name}: {' '.join(turn.content.split())}"
         for turn in turns
     )
     before = f"The notes so far:\n{previous}\n\nThen they said:\n" if previous else ""
     words = max(10, int(budget * WORDS_PER_TOKEN))
-    return f"{before}{said}\n\nNow write the whole notes anew, in one paragraph of at most {words} words."
+    return f"{before}{turns_text}\n\nNow write the whole notes anew, in one paragraph of at most {words} words."
 
 
 def usable(written: str, source: str, budget: int) -> str:

@@ -43,8 +43,8 @@ def kept_share(original: str, version: str) -> float:
     """Return the share of the original's facts that the version keeps, from 0 to 1."""
     weights = facts(original)
     total = sum(weights.values())
-    said = facts(version)
-    return sum(weight for fact, weight in weights.items() if fact in said) / total if total else 1.0
+    kept = facts(version)
+    return sum(weight for fact, weight in weights.items() if fact in kept) / total if total else 1.0
 
 
 def sentences(text: str) -> list[str]:
@@ -78,26 +78,26 @@ def cut(parts: Sequence[str], sizes: Sequence[int], budget: int) -> str:
 def extract(parts: Sequence[str], sizes: Sequence[int], budget: int) -> str:
     """Return the sentences that keep the most facts in at most ``budget`` tokens. The same input gives the same text."""
     weights = facts("".join(parts))
-    told = [set(facts(part)) & weights.keys() for part in parts]
+    part_facts = [set(facts(part)) & weights.keys() for part in parts]
     chosen: set[int] = set()
     known: set[str] = set()
     left = budget
     queue = [
-        (-_worth(place, told[place], weights, sizes), place)
+        (-_worth(place, part_facts[place], weights, sizes), place)
         for place, part in enumerate(parts)
         if part.strip()
     ]
     heapify(queue)
     while queue:
         before, place = heappop(queue)
-        worth = _worth(place, told[place] - known, weights, sizes)
+        worth = _worth(place, part_facts[place] - known, weights, sizes)
         if worth <= 0 or sizes[place] > left:
             continue
         if worth < -before:  # others have told some of it meanwhile
             heappush(queue, (-worth, place))
             continue
         chosen.add(place)
-        known |= told[place]
+        known |= part_facts[place]
         left -= sizes[place]
     return _joined(parts, chosen)
 

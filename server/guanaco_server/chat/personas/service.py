@@ -201,8 +201,8 @@ class PersonaShortener:
         for text, size in compression.grouped(parts, sizes, room):
             budget = max(LEAST_TOKENS, need.budget * size // max(1, sum(sizes)))
             asked = _request(need.name, text, budget)
-            told = await self._model.write(writer, WRITER, WRITER_USER, asked, budget)
-            if not (found := _usable(told or "", text)):
+            answer = await self._model.write(writer, WRITER, WRITER_USER, asked, budget)
+            if not (found := _usable(answer or "", text)):
                 return ""
             written.append(found)
         whole = compression.sentences(" ".join(written))
@@ -292,6 +292,6 @@ def _usable(written: str, original: str) -> str:
     """Return the model's text on one line; empty where it tells what the original does not."""
     storable = written.replace("\x00", "").encode(errors="ignore").decode()
     text = " ".join(storable.split())
-    told, known = compression.facts(text), compression.facts(original).keys()
-    own = sum(weight for fact, weight in told.items() if fact in known)
-    return text if told and own >= LEAST_OWN_PART * sum(told.values()) else ""
+    facts, known = compression.facts(text), compression.facts(original).keys()
+    own = sum(weight for fact, weight in facts.items() if fact in known)
+    return text if facts and own >= LEAST_OWN_PART * sum(facts.values()) else ""

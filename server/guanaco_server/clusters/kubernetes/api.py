@@ -261,13 +261,13 @@ class KubernetesApi:
                 if "follow" not in query and "watch" not in query:
                     answer.read(cache_content=True)
                 return answer
-            said = answer.data
+            error_body = answer.data
             retry_after = answer.headers.get("Retry-After", "")
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise ClusterUnreachable(
                 f"The Kubernetes API does not answer: {type(error).__name__}."
             ) from error
-        raise _refusal(answer.status, said, retry_after)
+        raise _refusal(answer.status, error_body, retry_after)
 
 
 def _query(query: Mapping[str, str]) -> str:
@@ -275,11 +275,11 @@ def _query(query: Mapping[str, str]) -> str:
     return f"?{given}" if given else ""
 
 
-def _refusal(status: int, said: bytes, retry_after: str) -> Exception:
+def _refusal(status: int, body: bytes, retry_after: str) -> Exception:
     try:
-        message = str(json.loads(said).get("message", ""))
+        message = str(json.loads(body).get("message", ""))
     except (ValueError, AttributeError):
-        message = said.decode(errors="replace")
+        message = body.decode(errors="replace")
     message = " ".join(message.split())[:500].rstrip(".")
     if status in (400, 404, 409, 410):
         return UnexpectedStatus(status, message)

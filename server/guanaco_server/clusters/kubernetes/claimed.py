@@ -45,9 +45,9 @@ def is_ordered(pod: Json) -> bool:
 
 def claimed_at(pod: Json) -> datetime | None:
     """Return when the pod was claimed; None for one that waits, or that an earlier version claimed."""
-    said = pod["metadata"].get("annotations", {}).get(CLAIMED_AT)
+    timestamp = pod["metadata"].get("annotations", {}).get(CLAIMED_AT)
     try:
-        at = datetime.fromisoformat(said) if is_claimed(pod) and said else None
+        at = datetime.fromisoformat(timestamp) if is_claimed(pod) and timestamp else None
     except ValueError:  # somebody has written it
         return None
     return at if at is not None and at.tzinfo is not None else None

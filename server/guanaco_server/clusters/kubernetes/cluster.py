@@ -336,8 +336,8 @@ class KubernetesCluster:
         started = [pod for pod in pods_of(deployment, pods) if has_started(pod)]
         if is_group_set(deployment):
             started.sort(key=is_leader, reverse=True)
-        told = [*ended_pods(deployment, pods), *started]
-        return next((pod for pod in told if not is_lost(pod, now)), None)
+        reportable = [*ended_pods(deployment, pods), *started]
+        return next((pod for pod in reportable if not is_lost(pod, now)), None)
 
     async def _dismiss_ended(self, name: str, deployment: Json) -> None:
         """Delete the pods that exited, so that new ones start without the cluster's back-off."""

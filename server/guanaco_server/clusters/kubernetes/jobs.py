@@ -109,7 +109,7 @@ class JobRun:
         await self._api.apply(job_object(self._spec, self._options))
 
     async def _make_way(self) -> None:
-        ours, is_told = label_value(self._options.worker), False
+        ours, is_logged = label_value(self._options.worker), False
         ended_at: float | None = None
         while (job := self._informers.all(JOB).get(self._name)) is not None:
             now = time.monotonic()
@@ -119,8 +119,8 @@ class JobRun:
             if is_ours or (ended_at is not None and now - ended_at > READING_S):
                 await self._delete(job["metadata"]["uid"])
                 return
-            if not is_told:
-                is_told = True
+            if not is_logged:
+                is_logged = True
                 await self._on_line(WAITS)
             await self._informers.changed.wait(LOOK_S)
 

@@ -42,11 +42,11 @@ class LogReader:
     async def rest(self) -> list[str]:
         """Return the lines that are there now; none for a pod that is gone or has not begun."""
         try:
-            said = await self._api.text("GET", self._path, self._query())
+            output = await self._api.text("GET", self._path, self._query())
         except UnexpectedStatus:
             return []
         unread = _Unread(self._last, self._at_last)
-        lines = [text for line in said.splitlines() if (text := unread.take(line)) is not None]
+        lines = [text for line in output.splitlines() if (text := unread.take(line)) is not None]
         if lines:
             self._last, self._at_last = unread.last, unread.at_last
         return lines

@@ -337,13 +337,13 @@ class Pools:
             try:
                 await self._give(spec, pod)
             except OrderNotTaken as error:
-                said = error
+                reason = error
                 await asyncio.sleep(ORDER_PAUSE_S * (attempt < ORDER_TRIES - 1))
             else:
                 return await self._mark_ordered(pod)
             if is_ordered(pod):  # it has its order; only its new secrets wait
                 return True
-        await self._give_up(pod, f"it does not take its order: {said}")
+        await self._give_up(pod, f"it does not take its order: {reason}")
         return False
 
     async def _mark_ordered(self, pod: Json) -> bool:

@@ -156,8 +156,8 @@ def _state(
         beside = [ending.words for ending in endings] + ([obstacle.sentence] if obstacle else [])
         return ReplicaState(ReplicaPhase.RUNNING, endpoint, problem=next(iter(beside), None))
     if endings:
-        told = max(endings, key=lambda ending: ending.trouble is Trouble.CRASHED)
-        exit_code, problem, trouble = told.exit_code, told.problem, told.trouble
+        worst = max(endings, key=lambda ending: ending.trouble is Trouble.CRASHED)
+        exit_code, problem, trouble = worst.exit_code, worst.problem, worst.trouble
         return ReplicaState(ReplicaPhase.EXITED, endpoint, exit_code, problem, trouble)
     if obstacle is None:
         return ReplicaState(ReplicaPhase.RUNNING, endpoint)
@@ -226,21 +226,21 @@ def ending_of(pod: Json) -> Ending | None:
     if is_on_lost_node(pod):
         return _lost(pod)
     if status.get("reason") == "Evicted":
-        said = f"Its machine evicted it: {_words(status.get('message'))}."
-        return Ending(_exit_code(ended, 137), said, _trouble_of_eviction(status))
+        problem = f"Its machine evicted it: {_words(status.get('message'))}."
+        return Ending(_exit_code(ended, 137), problem, _trouble_of_eviction(status))
     if ended is None:
         if status.get("phase") != "Failed":
             return None
-        said = f"It was ended by the cluster: {_reason_of(status)}."
-        return Ending(137, said, Trouble.NODE_LOST)
+        problem = f"It was ended by the cluster: {_reason_of(status)}."
+        return Ending(137, problem, Trouble.NODE_LOST)
     if ended.get("reason") == "OOMKilled":
         return Ending(_exit_code(ended, 137), f"It ran out of memory{_memory_limit(pod)}.")
     if disruption := _condition(status, "DisruptionTarget", "True"):
-        said = f"The cluster took its machine away: {_words(disruption.get('message'))}."
-        return Ending(_exit_code(ended, 137), said, Trouble.NODE_LOST)
+        problem = f"The cluster took its machine away: {_words(disruption.get('message'))}."
+        return Ending(_exit_code(ended, 137), problem, Trouble.NODE_LOST)
     if ended.get("reason") in START_REASONS:
-        said = f"Its container cannot be started: {_words(ended.get('message'))}."
-        return Ending(_exit_code(ended, 128), said)
+        problem = f"Its container cannot be started: {_words(ended.get('message'))}."
+        return Ending(_exit_code(ended, 128), problem)
     return Ending(_exit_code(ended, 1))
 
 
@@ -273,8 +273,8 @@ def obstacle_of(pod: Json, now: datetime, pending_s: float, pulls: PullFailures)
     if unscheduled and unscheduled.get("reason") == "SchedulingGated":
         if QUEUE_GATE in _gates(pod):
             return Problem(_queued(pod), trouble=Trouble.QUEUED)  # whatever time that takes
-        said = f"It waits until somebody opens its scheduling gates: {', '.join(_gates(pod))}."
-        return Problem(said, age_s > pending_s)
+        problem = f"It waits until somebody opens its scheduling gates: {', '.join(_gates(pod))}."
+        return Problem(problem, age_s > pending_s)
     # The following states began when the pod had its machine.
     age_s = _seconds_since(_scheduled_at(pod), now)
     waiting = next((state for state in _states(status, "state", "waiting")), None)
@@ -282,17 +282,17 @@ def obstacle_of(pod: Json, now: datetime, pending_s: float, pulls: PullFailures)
         return None
     reason, message = str(waiting.get("reason", "")), _words(waiting.get("message"))
     if reason == "InvalidImageName":
-        said = f"{_image(pod)} is not the name of an image."
-        return Problem(said, is_final=True, trouble=Trouble.IMAGE_MISSING)
+        problem = f"{_image(pod)} is not the name of an image."
+        return Problem(problem, is_final=True, trouble=Trouble.IMAGE_MISSING)
     if reason in PULL_REASONS:
-        said = f"The image {_image(pod)} cannot be pulled: {message}."
-        return Problem(said, pulls.age_of(pod, now) > IMAGE_S, Trouble.IMAGE_MISSING)
+        problem = f"The image {_image(pod)} cannot be pulled: {message}."
+        return Problem(problem, pulls.age_of(pod, now) > IMAGE_S, Trouble.IMAGE_MISSING)
     if reason in START_REASONS:
-        said = f"Its container cannot be started: {message}."
-        return Problem(said, age_s > IMAGE_S, Trouble.CRASHED)
+        problem = f"Its container cannot be started: {message}."
+        return Problem(problem, age_s > IMAGE_S, Trouble.CRASHED)
     if reason == "CreateContainerConfigError":
-        said = f"Its container waits for something: {message}."
-        return Problem(said, age_s > pending_s, Trouble.OBJECT_MISSING)
+        problem = f"Its container waits for something: {message}."
+        return Problem(problem, age_s > pending_s, Trouble.OBJECT_MISSING)
     return None
 
 
@@ -422,10 +422,10 @@ def _queued(pod: Json) -> str:
 
 
 def _refused(message: object) -> str:
-    said = _words(message)
-    if "exceeded quota" in said:
-        return f"The cluster's quota does not allow it: {said[said.index('exceeded quota') :]}."
-    return f"The cluster does not allow it: {said}."
+    reason = _words(message)
+    if "exceeded quota" in reason:
+        return f"The cluster's quota does not allow it: {reason[reason.index('exceeded quota') :]}."
+    return f"The cluster does not allow it: {reason}."
 
 
 def _reason_of(status: Json) -> str:

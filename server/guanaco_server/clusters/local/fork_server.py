@@ -49,7 +49,7 @@ COMMAND_BYTES = 16_384  # of the command line that a server will show
 MARKER_BYTES = 128
 KEEP_S = 900.0
 CLAIM_S = 90.0  # its imports take 8 s of processor time, at low priority
-SAID_CHARS = 500
+OUTPUT_CHARS = 500
 LINE_BYTES = 4_096
 # It takes 0.6 GB, and a server as much as any.
 MIN_AVAILABLE_BYTES = 3 * 1024**3
@@ -68,13 +68,13 @@ class Order:
     folder: Path
 
     def line(self) -> bytes:
-        told = {
+        fields = {
             "arguments": self.arguments,
             "environment": dict(self.environment),
             "marker": (MARKER_VARIABLE, self.marker),
             "folder": str(self.folder),
         }
-        return json.dumps(told).encode() + b"\n"
+        return json.dumps(fields).encode() + b"\n"
 
 
 class ForkedServer:
@@ -102,8 +102,8 @@ class ForkedServer:
         if self._claim is None:
             return
         with suppress(BlockingIOError, ConnectionError):
-            if said := self._claim.recv(LINE_BYTES):
-                self.exit_code = int(json.loads(said)["exit_code"])
+            if message := self._claim.recv(LINE_BYTES):
+                self.exit_code = int(json.loads(message)["exit_code"])
             self._close()
 
     def _close(self) -> None:
@@ -172,11 +172,11 @@ class ForkServerProcess:
 
     def forget_ended(self) -> str:
         """Remove what it has left, and return the last that it said."""
-        said = ""
+        output = ""
         with suppress(OSError):
-            said = self._log.read_text(errors="replace")[-SAID_CHARS:]
+            output = self._log.read_text(errors="replace")[-OUTPUT_CHARS:]
         self._forget()
-        return said
+        return output
 
     def _forget(self) -> None:
         self._control.close()
@@ -189,10 +189,10 @@ async def _born(claim: socket.socket, order: Order) -> ForkedServer:
     """Give it the order, note its process id, and let it go. OSError where it has ended before."""
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(claim, order.line())
-    said: dict[str, Any] = json.loads(await loop.sock_recv(claim, LINE_BYTES) or b"{}")
-    if "pid" not in said:
+    answer: dict[str, Any] = json.loads(await loop.sock_recv(claim, LINE_BYTES) or b"{}")
+    if "pid" not in answer:
         raise ChildProcessError("the forked server has ended, or the fork server has")
-    born = ForkedServer(int(said["pid"]), claim)
+    born = ForkedServer(int(answer["pid"]), claim)
     await loop.sock_sendall(claim, b"\n")
     return born
 
@@ -266,17 +266,17 @@ class ForkServer:
     def _forget_ended(self) -> None:
         if self._process is None or (status := self._process.ended()) is None:
             return
-        said = self._process.forget_ended()
+        output = self._process.forget_ended()
         self._process = None
         if status == UNAVAILABLE:
             self._is_wanted = False
             logger.info(
                 "model servers are started by their command: %s",
-                said or "it is no CPU build of vLLM",
+                output or "it is no CPU build of vLLM",
             )
         else:
             logger.warning(
-                "the fork server of model servers has ended with status %d: %s", status, said
+                "the fork server of model servers has ended with status %d: %s", status, output
             )
 
 

@@ -258,13 +258,13 @@ class _SupervisorHandler(BaseHTTPRequestHandler):
             ALIVE_PATH: keeper.is_alive,
         }
         if probe := probes.get(parts.path):
-            said = HTTPStatus.OK if probe() else HTTPStatus.SERVICE_UNAVAILABLE
-            self._answer(said, {"state": keeper.state})
+            status = HTTPStatus.OK if probe() else HTTPStatus.SERVICE_UNAVAILABLE
+            self._answer(status, {"state": keeper.state})
         elif parts.path == STATE_PATH and self._is_authorized():
             key = dict(parse_qsl(parts.query)).get("artifact", "")
             name = keeper.order.name if keeper.order else None
-            told = {"state": keeper.state, "name": name, "holds": self.server.holds(key)}
-            self._answer(HTTPStatus.OK, told)
+            fields = {"state": keeper.state, "name": name, "holds": self.server.holds(key)}
+            self._answer(HTTPStatus.OK, fields)
         else:
             self._refuse(HTTPStatus.NOT_FOUND, "Not Found")
 

@@ -224,13 +224,13 @@ def check_not_empty(probes: list[Probe]) -> str:
 
 
 def check_not_constant(probes: list[Probe]) -> str:
-    said = {token.text for probe in probes for token in probe.tokens}
-    if len(said) == 1 and all(len(probe.tokens) > 1 for probe in probes):
+    written = {token.text for probe in probes for token in probe.tokens}
+    if len(written) == 1 and all(len(probe.tokens) > 1 for probe in probes):
         raise ContentCheckFailed(
-            f"Content check `not constant` failed: every reply to {len(probes)} different prompts repeats the token {min(said)!r}. {_format_probe(probes[0])}",
+            f"Content check `not constant` failed: every reply to {len(probes)} different prompts repeats the token {min(written)!r}. {_format_probe(probes[0])}",
             hint="The weights are damaged, or cast to a type that does not hold them: look at dtype and at the saved checkpoint.",
         )
-    return f"{len(said)} different tokens were written."
+    return f"{len(written)} different tokens were written."
 
 
 REPLY_CHECKS = {

@@ -100,11 +100,11 @@ class LoadCheck:
             most=plan.requests,
         )
         what = f"requests to score {SCORED_AT_ONCE} candidates" if is_reward else "requests"
-        said = f"Sending {plan.requests} {what}, at {plan.rate:g} a second or more."
+        message = f"Sending {plan.requests} {what}, at {plan.rate:g} a second or more."
         if shared is not None and shared.known is not None:
             whose = shared.known.submission_id or "another developer's submission"
-            said = f"The load that {whose} passed on the same model server is not sent again; some {what} of its own are."
-        await self._records.log(run, Stage.STRESS, said)
+            message = f"The load that {whose} passed on the same model server is not sent again; some {what} of its own are."
+        await self._records.log(run, Stage.STRESS, message)
         model = self._deployments.model_name(await self._records.deployment_key(run))
         salt = cache_salt_of(submission.developer)
         others = on_its_machine(endpoint, self._deployments.all_replicas())

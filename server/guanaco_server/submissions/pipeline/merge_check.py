@@ -46,8 +46,8 @@ class MergeCheck:
             before = await self._score(endpoints[0], unmerged, text)
             after = await self._score(endpoint, Deployment.of(merged), text)
         except (ModelServerFault, StageFault) as fault:
-            said = f"The merged model was not compared with the version that serves: {fault}"
-            await self._records.log(run, Stage.STRESS, said, level=Level.WARNING)
+            message = f"The merged model was not compared with the version that serves: {fault}"
+            await self._records.log(run, Stage.STRESS, message, level=Level.WARNING)
             return None
         found = divergence_of(after, before)
         await self._records.log(

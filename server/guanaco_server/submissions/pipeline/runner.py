@@ -184,8 +184,8 @@ class StageRunner:
                 delay_s = _delay_s(error, next(tries))
                 if delay_s is None:
                     raise
-                said = f"{error.detail} Trying again in {delay_s:g} s."
-                await _retry_on_database_error(functools.partial(self._warn, run, stage, said))
+                message = f"{error.detail} Trying again in {delay_s:g} s."
+                await _retry_on_database_error(functools.partial(self._warn, run, stage, message))
                 await asyncio.sleep(delay_s)
 
     async def _warn(self, run: PipelineRun, stage: Stage, text: str) -> None:

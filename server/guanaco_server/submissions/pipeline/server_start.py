@@ -264,16 +264,16 @@ class ServerStart:
 
     async def _require_room(self, run: PipelineRun) -> None:
         """Wait for room, but only briefly: a stage that waits for longer gives up its place in the pipeline."""
-        told: str | None = None
+        logged: str | None = None
         deadline = time.monotonic() + ROOM_PATIENCE_S
         while why := await self._records.waits_for(run):
-            if why != told:
+            if why != logged:
                 await self._records.note_waiting(run, why)
-                told = why
+                logged = why
             if time.monotonic() > deadline:
                 raise StageWaits(why)
             await asyncio.sleep(POLL_S)
-        if told is not None:
+        if logged is not None:
             await self._records.end_waiting(run)
 
     async def _wait_healthy(self, run: PipelineRun, deployment: Deployment, started: float) -> str:

@@ -118,12 +118,12 @@ class PromotionLoop:
             return False
         if begun is None:
             return False
-        said = f"Promoted after {votes.total:,} votes, {votes.up:,} of them thumbs up: it is merged into its base."
+        message = f"Promoted after {votes.total:,} votes, {votes.up:,} of them thumbs up: it is merged into its base."
         async with self._database.write() as session:
             await lifecycle.append_event(
-                session, submission_id, EventKind.LOG, said, at=self._clock.now()
+                session, submission_id, EventKind.LOG, message, at=self._clock.now()
             )
-        logger.info("%s: %s", submission_id, said)
+        logger.info("%s: %s", submission_id, message)
         return True
 
     async def _run(self) -> None:

@@ -22,7 +22,7 @@ from guanaco_server.http.routes import Routes
 from guanaco_server.http.sse import HEARTBEAT, encode_event, event_stream
 from guanaco_server.web.beta_chat import Chat
 from guanaco_server.web.guards import Guest
-from guanaco_server.web.ongoing import FollowedEvents, Said
+from guanaco_server.web.ongoing import FinishedReply, FollowedEvents
 from guanaco_server.web.page_route import EVENT_STREAM
 from guanaco_server.web.rendering import SECURITY_HEADERS, see_other
 from guanaco_server.web.room import WebRoom
@@ -269,7 +269,7 @@ async def _encoded(events: FollowedEvents) -> AsyncIterator[bytes]:
     """Text and nothing else: neither usage nor timings, which could tell models apart."""
     try:
         async for event in events:
-            if isinstance(event, Said):
+            if isinstance(event, FinishedReply):
                 done = {"text": event.text, "id": event.message_id, "rate": event.asks_for_rating}
                 yield encode_event("done", done | ({"battle": True} if event.is_battle else {}))
             elif event is None:

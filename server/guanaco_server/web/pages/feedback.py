@@ -149,8 +149,8 @@ def _places(
 
     def link(cursor: str | None = None, show: str | None = None) -> str:
         values = {"order": order if order != "newest" else None, "cursor": cursor, "show": show}
-        told = urlencode({name: value for name, value in values.items() if value})
-        query = "&".join(part for part in (filtered, told) if part)
+        parameters = urlencode({name: value for name, value in values.items() if value})
+        query = "&".join(part for part in (filtered, parameters) if part)
         return f"{base}?{query}" if query else base
 
     items, before = page.items, page.before
