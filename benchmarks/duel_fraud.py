@@ -21,7 +21,7 @@ from guanaco_server.duels.records import RecordedDuel
 from guanaco_server.leaderboard.counting.votes import VotingWindow
 from guanaco_server.leaderboard.flags.rules import Owner
 from guanaco_server.leaderboard.ranking.duel_table import DuelTable, DuelVotes
-from guanaco_server.simulation.duels import DuelPlan, PlainBook, Users, duel_season
+from guanaco_server.simulation.duels import DuelPlan, PlainDuelCounter, Users, duel_season
 from guanaco_server.statistics.duel_decisions import DuelCount, compare_duels
 from guanaco_server.statistics.duel_strengths import (
     NO_DUEL,
@@ -59,7 +59,7 @@ class Season:
         return self.order[SUBMISSIONS // 2]
 
 
-class Recorder(PlainBook):
+class Recorder(PlainDuelCounter):
     def __init__(self) -> None:
         super().__init__()
         self.duels: list[Given] = []

@@ -17,7 +17,7 @@ from guanaco_server.leaderboard.ranking.duel_table import HALF, LOST, ROW, WON, 
 from guanaco_server.simulation.duels import (
     NORMAL,
     DuelPlan,
-    Settled,
+    DuelSeasonOutcome,
     Users,
     duel_season,
 )
@@ -86,13 +86,13 @@ class Table:
         return DuelVotes((), self._names.all, self._rows[: self._held]).by_pair()
 
 
-def seasons(seed: int, count: int, within: float, world: World) -> list[Settled]:
+def seasons(seed: int, count: int, within: float, world: World) -> list[DuelSeasonOutcome]:
     """Simulate seasons; the same seed gives the same ones."""
     with ProcessPoolExecutor(min(WORKERS, os.cpu_count() or 1)) as pool:
         work = partial(season, within=within, world=world)
         return list(pool.map(work, range(seed, seed + count), chunksize=4))
 
 
-def season(seed: int, within: float, world: World) -> Settled:
+def season(seed: int, within: float, world: World) -> DuelSeasonOutcome:
     plan = DuelPlan(SUBMISSIONS, within, FLOOR, NEW_UNTIL, MOST_DUELS, world.users, world.likes)
     return duel_season(plan, seed, Table)

@@ -144,7 +144,7 @@ class FeedbackMethods:
             SubmissionNotFound: There is no such submission, or it is another developer's.
         """
         request = _export(submission_id, path, format, cursor, filters)
-        with _whole(Path(path)) as unfinished, unfinished.open("wb") as file:
+        with _atomic_file(Path(path)) as unfinished, unfinished.open("wb") as file:
             return self.transport.download(request, file)["X-Next-Cursor"]
 
 
@@ -233,11 +233,11 @@ class AsyncFeedbackMethods:
             SubmissionNotFound: There is no such submission, or it is another developer's.
         """
         request = _export(submission_id, path, format, cursor, filters)
-        with _whole(Path(path)) as unfinished, unfinished.open("wb") as file:
+        with _atomic_file(Path(path)) as unfinished, unfinished.open("wb") as file:
             return (await self.transport.download(request, file))["X-Next-Cursor"]
 
 
-class _whole:  # noqa: N801 - used like a function
+class _atomic_file:  # noqa: N801 - used like a function
     """A file beside the wanted one, which takes its place in the end."""
 
     def __init__(self, path: Path) -> None:

@@ -302,7 +302,7 @@ def _confinement() -> Iterator[Finding]:
         return
     for layer in found:
         health = FindingHealth.OK if layer.is_in_force else FindingHealth.NOTE
-        yield Finding(f"confinement: {layer.name}", health, layer.says)
+        yield Finding(f"confinement: {layer.name}", health, layer.sentence)
 
 
 def _priority() -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from guanaco_cli.installation import load_settings, needs_platform, read_setting
 from guanaco_cli.options import AsJson, Config, DataDir, Port
 
 if TYPE_CHECKING:
-    from guanaco_server.serve import Started
+    from guanaco_server.serve import StartupInfo
 
 app = typer.Typer()
 
@@ -102,7 +102,7 @@ def settings(
         console.say("Every setting has its default.")
 
 
-def greet(started: Started) -> None:
+def greet(started: StartupInfo) -> None:
     """Say where the platform is and what to do next; on its first start, store the admin's profile."""
     console.say(f"Guanaco runs at {started.url}", style=BOLD)
     if started.admin_key is not None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         Simulation,
         SimulationRequest,
     )
-    from guanaco_server.simulation.outcomes import Decided
+    from guanaco_server.simulation.outcomes import SeasonOutcome
     from guanaco_server.simulation.seasons import SeasonPlan
 
 Kind = TypeVar("Kind", bound="OpenEnum")
@@ -211,7 +211,7 @@ def _verdicts(
     _require_numpy([one.rule for one in plans if not one.is_by_duels])
     with ProcessPoolExecutor(os.cpu_count()) as pool:
 
-        def run(plan: SeasonPlan, seeds: Sequence[int]) -> Iterator[Decided]:
+        def run(plan: SeasonPlan, seeds: Sequence[int]) -> Iterator[SeasonOutcome]:
             from guanaco_server.simulation.seasons import season
 
             return pool.map(season, [plan] * len(seeds), seeds)

@@ -46,14 +46,14 @@ STOP_PATIENCE_S = 5  # open streams get this long when the platform stops; an AP
 
 
 @dataclass(frozen=True)
-class Started:
+class StartupInfo:
     """``admin_key`` is there on the first start only, and nowhere else ever again."""
 
     url: str
     admin_key: str | None
 
 
-def run(settings: Settings, on_ready: Callable[[Started], None]) -> int:
+def run(settings: Settings, on_ready: Callable[[StartupInfo], None]) -> int:
     """Serve until SIGINT or SIGTERM; the exit status. InvalidSettings, DataDirInUse and StoreUnreachable before anything is started."""
     require_shared(settings)
     hide_secrets()
@@ -147,7 +147,7 @@ class _ApiServer(GuardedServer):
         settings: Settings,
         listener: socket.socket,
         gateways: Gateways,
-        on_ready: Callable[[Started], None],
+        on_ready: Callable[[StartupInfo], None],
     ) -> None:
         door = _front_door(platform, settings)
         super().__init__(
@@ -215,7 +215,9 @@ class _ApiServer(GuardedServer):
             self._garbage.start()
             sys.setswitchinterval(SWITCH_S)
             self.is_ready_announced = True
-            await threads.FILES.run(self._on_ready, Started(self._url, key.key if key else None))
+            await threads.FILES.run(
+                self._on_ready, StartupInfo(self._url, key.key if key else None)
+            )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._garbage.stop()

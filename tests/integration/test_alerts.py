@@ -41,7 +41,7 @@ def census(
     deployments = {phase.value: 0 for phase in Phase} | phases
     seen = minute * 60.0 if at is None else at
     unserved = {"starting": 0, "unplaced": unplaced}
-    metrics.note_census(submissions, oldest_s, deployments, unserved, workers, seen)
+    metrics.note_database_gauges(submissions, oldest_s, deployments, unserved, workers, seen)
 
 
 def reply(metrics: Metrics, seconds: float = 0.2, outcome: str = "ok") -> None:

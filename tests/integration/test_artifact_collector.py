@@ -165,7 +165,7 @@ async def test_touch_between_look_and_verdict_saves_the_artifact(yard: Yard) -> 
         assert await queries.expired(session, yard.clock.now()) == [LOOSE]
     assert await yard.touch(LOOSE)
     async with yard.world.database.write() as session:
-        assert not await queries.doom(session, LOOSE, yard.clock.now(), yard.clock.now())
+        assert not await queries.claim_deletion(session, LOOSE, yard.clock.now(), yard.clock.now())
     assert (await yard.rows())[LOOSE].doomed_at is None
 
 
@@ -185,7 +185,7 @@ async def test_next_sweep_finishes_the_deletion_of_a_dead_platform(yard: Yard) -
     await yard.store_loose(LOOSE)
     await yard.collector.sweep()
     yard.clock.advance(1)
-    await yard.doom(LOOSE)
+    await yard.claim_deletion(LOOSE)
     await yard.collector.sweep()
     assert await yard.store.list_keys() == [LOOSE], "the other may still be at it"
     yard.clock.advance(LEASE_S + 1)
@@ -199,7 +199,7 @@ async def test_or_by_whoever_needs_that_artifact(yard: Yard) -> None:
     await yard.store_loose(LOOSE)
     await yard.collector.sweep()
     yard.clock.advance(1)
-    await yard.doom(LOOSE)
+    await yard.claim_deletion(LOOSE)
     yard.clock.advance(LEASE_S + 1)
     await yard.collector.keep(LOOSE)
     assert await yard.store.find(LOOSE) is None

@@ -17,7 +17,7 @@ from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.model_server import ServerLoad
 from guanaco_server.deployments.tables import Phase
 from guanaco_server.observability.exposition import scrape
-from guanaco_server.observability.fleet import FleetCensus
+from guanaco_server.observability.fleet import FleetGauges
 from guanaco_server.recipes.prices import PriceTable
 from tests.fixtures.world import World
 
@@ -311,7 +311,7 @@ async def test_the_gauges_say_what_is_wanted_held_and_paid(world: Priced) -> Non
     await world.deployments.wish(Deployment(OTHER, 1, "b" * 64, 1_096, recipe=RECIPE))  # starts
     world.model_server.loads["memory://1"] = ServerLoad(5, 2, 0.75)
     world.clock.advance(HOUR)
-    await FleetCensus(
+    await FleetGauges(
         world.metrics,
         fleet_readers(world.platform.rooms),
         lambda: True,
@@ -330,7 +330,7 @@ async def test_the_gauges_say_what_is_wanted_held_and_paid(world: Priced) -> Non
     ):
         assert f"{line}\n" in shown
     assert OTHER not in shown
-    await FleetCensus(
+    await FleetGauges(
         world.metrics,
         fleet_readers(world.platform.rooms),
         lambda: False,

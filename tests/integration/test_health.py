@@ -7,13 +7,13 @@ import pytest
 
 from guanaco.accounts import Role
 from guanaco.errors import SchemaNotReady
-from guanaco_server.assembly.platform import census_counts
+from guanaco_server.assembly.platform import gauge_queries
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
 from guanaco_server.database.schema import wait_until_current
 from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.http.health import Health
-from guanaco_server.observability.census import Census
+from guanaco_server.observability.database_gauges import DatabaseGauges
 from tests.fixtures.world import World
 
 ID = "acme-tiny_v1"
@@ -101,14 +101,14 @@ async def test_a_process_without_a_reconciler_learns_endpoints_from_the_table(
 
 
 @pytest.mark.both_databases
-async def test_the_census_counts_what_the_database_holds(database: Database) -> None:
+async def test_the_gauges_show_what_the_database_holds(database: Database) -> None:
     world = World(database)
     await world.publish(await world.account(Role.DEVELOPER), ID)
     await world.deployments.wish(Deployment(ID, 1, "a" * 64, 100))
-    await Census(
+    await DatabaseGauges(
         world.metrics,
         world.clock,
-        census_counts(world.platform.rooms, "all"),
+        gauge_queries(world.platform.rooms, "all"),
         world.database.watch_commits().wait,
     ).take()
     async with await world.http(Role.ADMIN) as http:

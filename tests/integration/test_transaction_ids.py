@@ -14,7 +14,7 @@ from guanaco_server.database.database import Database
 from guanaco_server.database.transaction_ids import (
     USABLE_IDS,
     IdReading,
-    TransactionIdCensus,
+    TransactionIdGauges,
     gauges,
     read_ids,
 )
@@ -72,14 +72,14 @@ def test_no_day_is_left_when_every_id_is_used() -> None:
 async def test_server_reports_its_ids_and_sqlite_has_none(database: Database) -> None:
     metrics = Metrics()
     clock = FixedClock()
-    census = TransactionIdCensus(database, metrics, clock)
+    gauges = TransactionIdGauges(database, metrics, clock)
     if database.engine.dialect.name == "sqlite":
-        await census.start()
-        await census.stop()
+        await gauges.start()
+        await gauges.stop()
         assert ids_in(metrics) == {}
         return
     before = await read_ids(database, 0)
-    await census.take()
+    await gauges.take()
     world = World(database)
     await world.publish(await world.account(Role.DEVELOPER, "ada"))
     http = await world.http(Role.BACKEND)
@@ -88,7 +88,7 @@ async def test_server_reports_its_ids_and_sqlite_has_none(database: Database) ->
         await session.execute(TEN_TURNS)
         await session.execute(text("SELECT pg_stat_force_next_flush()"))  # PostgreSQL counts late
     clock.advance(3600)
-    await census.take()
+    await gauges.take()
 
     after = await read_ids(database, 0)
     assert after.next_id > before.next_id

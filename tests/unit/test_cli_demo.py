@@ -39,7 +39,7 @@ def journey() -> Journey:
     return Journey(
         submission=Submission.model_validate(submission_json(run=2, stages=stages)),
         report=StressReport.model_validate(report),
-        talked=DemoReply("conv_1", "org-model_v1", Reply.model_validate(reply_json())),
+        first_reply=DemoReply("conv_1", "org-model_v1", Reply.model_validate(reply_json())),
         feedback=[],
         leaderboard=Leaderboard(at=START, rows=[]),
         live_after_s=53.0,

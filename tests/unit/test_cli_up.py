@@ -12,7 +12,7 @@ from guanaco.profile import Profile
 from guanaco_cli.installation import read_settings
 from guanaco_cli.main import run
 from guanaco_cli.platform import greet
-from guanaco_server.serve import Started
+from guanaco_server.serve import StartupInfo
 from guanaco_server.settings import Settings
 
 URL = "http://127.0.0.1:8300"
@@ -30,7 +30,7 @@ def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_first_start_shows_the_admin_key_and_stores_the_profile(profile: Path, capsys: Any) -> None:
-    greet(Started(URL, "gk_admin"))
+    greet(StartupInfo(URL, "gk_admin"))
     shown = capsys.readouterr().err
     assert URL in shown
     assert shown.count("gk_admin") == 1
@@ -38,7 +38,7 @@ def test_first_start_shows_the_admin_key_and_stores_the_profile(profile: Path, c
 
 
 def test_a_later_start_shows_no_key_and_touches_no_profile(profile: Path, capsys: Any) -> None:
-    greet(Started(URL, None))
+    greet(StartupInfo(URL, None))
     assert URL in capsys.readouterr().err
     assert not profile.exists()
 
@@ -46,21 +46,21 @@ def test_a_later_start_shows_no_key_and_touches_no_profile(profile: Path, capsys
 def test_a_profile_of_another_server_stays(profile: Path, capsys: Any) -> None:
     other = Profile("https://guanaco.example.com", "mine")
     other.save(profile)
-    greet(Started(URL, "gk_admin"))
+    greet(StartupInfo(URL, "gk_admin"))
     assert Profile.read(profile) == other
     assert f"guanaco login --url {URL}" in capsys.readouterr().err
 
 
 def test_new_platform_at_the_address_replaces_the_profile(profile: Path) -> None:
     Profile(URL, "of a data folder that is gone").save(profile)
-    greet(Started(URL, "gk_admin"))
+    greet(StartupInfo(URL, "gk_admin"))
     assert Profile.read(profile) == Profile(URL, "gk_admin")
 
 
 def test_unusable_profile_does_not_stop_the_platform(profile: Path, capsys: Any) -> None:
     Profile(URL, "x").save(profile)
     profile.chmod(0o644)
-    greet(Started(URL, "gk_admin"))
+    greet(StartupInfo(URL, "gk_admin"))
     assert "warning: " in capsys.readouterr().err
 
 

@@ -15,11 +15,11 @@ from guanaco_server.clusters.kubernetes.options import KubernetesOptions
 from guanaco_server.clusters.kubernetes.status import (
     PullFailures,
     creation_problem,
-    ending_of,
     is_lost,
     obstacle_of,
     quota_problem,
     state_of,
+    termination_of,
 )
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
@@ -88,7 +88,7 @@ DISRUPTED = {
     ],
 )  # fmt: skip
 def test_how_a_pod_ended(found: Json, code: int, sentence: str | None) -> None:
-    ending = ending_of(pod(found, limits={"memory": "1024"}))
+    ending = termination_of(pod(found, limits={"memory": "1024"}))
     assert ending is not None
     assert (ending.exit_code, ending.problem) == (code, sentence)
     assert sentence is None or is_one_sentence(sentence)
@@ -99,7 +99,7 @@ def test_how_a_pod_ended(found: Json, code: int, sentence: str | None) -> None:
               status({"running": {}}, ended(1))],
 )  # fmt: skip
 def test_what_has_not_ended(found: Json) -> None:
-    assert ending_of(pod(found)) is None
+    assert termination_of(pod(found)) is None
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_what_has_not_ended(found: Json) -> None:
     ],
 )  # fmt: skip
 def test_whose_doing_an_end_was(found: Json, trouble: Trouble) -> None:
-    ending = ending_of(pod(found))
+    ending = termination_of(pod(found))
     assert ending is not None
     assert ending.trouble is trouble
 

@@ -20,7 +20,7 @@ from guanaco_server.runtime.clock import FixedClock
 from guanaco_server.stress import service
 from guanaco_server.stress.load import Load, RequestResult, arrivals, measure_reply, run_load
 from guanaco_server.stress.service import BEHIND, SLOWER, LoadPlan, StressService
-from guanaco_server.stress.verdict import Thresholds, is_hopeless, judge, percentiles
+from guanaco_server.stress.verdict import Thresholds, is_certain_to_fail, judge, percentiles
 from guanaco_server.submissions.pipeline.load_check import on_its_machine
 
 THRESHOLDS = Thresholds(100, 50, 1_000, 0.1)
@@ -90,7 +90,7 @@ def test_load_ends_early_only_where_the_server_misses_its_limit() -> None:
         draws = random.Random(7)
         return mean(
             any(
-                is_hopeless(results[:n], THRESHOLDS)
+                is_certain_to_fail(results[:n], THRESHOLDS)
                 for results in [[LATE if draws.random() < share_over else GOOD for _ in range(60)]]
                 for n in range(1, 61)
             )

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from guanaco_server.prompts.counting import Generations, TokenCounter, Uncounted
+from guanaco_server.prompts.counting import Generations, TextsNotCounted, TokenCounter
 from guanaco_server.tokenization.breaks import find_breaks
 from tests.fixtures.tokenizers import KINDS, counter_of, facts_of, tokenizer_of
 
@@ -110,7 +110,7 @@ def test_a_cache_keeps_what_is_used_and_stays_small() -> None:
 
 
 async def test_waiting_for_a_count_leaves_no_cycle_to_collect() -> None:
-    missed: list[weakref.ref[Uncounted]] = []
+    missed: list[weakref.ref[TextsNotCounted]] = []
 
     class Later:
         """Counts nothing at once."""
@@ -119,11 +119,11 @@ async def test_waiting_for_a_count_leaves_no_cycle_to_collect() -> None:
             raise AssertionError("a whole text is counted")
 
         def whole(self, text: str) -> int:
-            uncounted = Uncounted([text], is_whole=True)
+            uncounted = TextsNotCounted([text], is_whole=True)
             missed.append(weakref.ref(uncounted))
             raise uncounted
 
-        async def count_later(self, uncounted: Uncounted) -> Sequence[int]:
+        async def count_later(self, uncounted: TextsNotCounted) -> Sequence[int]:
             return [len(text) for text in uncounted.texts]
 
     gc.disable()

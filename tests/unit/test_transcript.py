@@ -16,8 +16,8 @@ from guanaco_server.prompts import lore
 from guanaco_server.prompts.counting import TokenCounter
 from guanaco_server.prompts.layouts import (
     KEPT_CHARS,
+    ChatTurn,
     Layout,
-    Spoken,
     Utterance,
     formatter_layout,
     layout_like,
@@ -132,7 +132,7 @@ def test_only_new_turns_are_read() -> None:
     layout = formatter_layout(PromptFormatter(), GREETING, "Sam")
     read: list[str] = []
 
-    def turn_text(turn: Spoken) -> str:
+    def turn_text(turn: ChatTurn) -> str:
         read.append(turn.content)
         return layout.turn_text(turn)
 

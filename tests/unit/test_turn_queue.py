@@ -53,7 +53,7 @@ def test_submissions_take_turns_before_apps() -> None:
         queue.add(of(name))
     given = served(queue, 5)
     assert [name.split("/")[0] for name in given] == ["loud", "quiet", "loud", "quiet", "loud"]
-    assert queue.crowd_out().asker.key == "loud", "whoever floods waits for themselves"
+    assert queue.evict_newest().asker.key == "loud", "whoever floods waits for themselves"
 
 
 def test_users_of_an_app_take_turns() -> None:
@@ -82,7 +82,7 @@ def test_newest_turn_of_the_longest_waiter_is_crowded_out() -> None:
     queue.add(of("loud/b"))
     newest = queue.add(of("loud/b"))
     queue.add(of("quiet/b"))
-    assert queue.crowd_out() is newest
+    assert queue.evict_newest() is newest
     assert served(queue, 4) == ["quiet/a", "loud/a", "quiet/b", "loud/b"]
 
 

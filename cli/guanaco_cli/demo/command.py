@@ -74,7 +74,7 @@ def demo(
             if as_json:
                 console.json(asdict(figures))
             if not should_exit:
-                _stay(platform, journey.talked.submission_id)
+                _stay(platform, journey.first_reply.submission_id)
 
 
 def _walk(platform: RunningPlatform, repo: str, output: DemoOutput) -> Journey:

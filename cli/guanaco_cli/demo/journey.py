@@ -43,18 +43,18 @@ def walk(developer: Client, backend: Client, repo: str, output: DemoOutput) -> J
     submission = output.follow(developer, developer.submit(repo).id)
     _require_live(submission)
     live_after_s = time.perf_counter() - started
-    talked = _talk(backend, output)
+    first_reply = _talk(backend, output)
     replied_after_s = time.perf_counter() - started
-    backend.rate(talked.conversation_id, True, RATING)
-    feedback = list(developer.feedback(talked.submission_id))
+    backend.rate(first_reply.conversation_id, True, RATING)
+    feedback = list(developer.feedback(first_reply.submission_id))
     feedback_after_s = time.perf_counter() - started
-    _require_rating(feedback, talked)
+    _require_rating(feedback, first_reply)
     return Journey(
         submission=submission,
         report=developer.stress(submission.id),
-        talked=talked,
+        first_reply=first_reply,
         feedback=feedback,
-        leaderboard=_leaderboard_with(developer, talked.submission_id),
+        leaderboard=_leaderboard_with(developer, first_reply.submission_id),
         live_after_s=live_after_s,
         replied_after_s=replied_after_s,
         feedback_after_s=feedback_after_s,
@@ -103,9 +103,10 @@ def _open_conversation(backend: Client) -> ConversationOpened:
             time.sleep(POLL_S)
 
 
-def _require_rating(feedback: list[Feedback], talked: DemoReply) -> None:
+def _require_rating(feedback: list[Feedback], first_reply: DemoReply) -> None:
     if not any(
-        one.conversation_id == talked.conversation_id and one.text == RATING for one in feedback
+        one.conversation_id == first_reply.conversation_id and one.text == RATING
+        for one in feedback
     ):
         raise GuanacoError("The rating did not come back to the developer.")
 

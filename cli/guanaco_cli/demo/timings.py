@@ -13,6 +13,8 @@ from guanaco_cli import words
 
 @dataclass(frozen=True)
 class DemoReply:
+    """The reply to the demo's only message, and where it was sent."""
+
     conversation_id: str
     submission_id: str
     reply: Reply
@@ -20,11 +22,11 @@ class DemoReply:
 
 @dataclass(frozen=True)
 class Journey:
-    """The results of each step, and when each was there, in seconds after the submit."""
+    """The result of each step of the demo, and the seconds from the submit until it was there."""
 
     submission: Submission
     report: StressReport
-    talked: DemoReply
+    first_reply: DemoReply
     feedback: list[Feedback]
     leaderboard: Leaderboard
     live_after_s: float
@@ -34,7 +36,7 @@ class Journey:
 
 @dataclass(frozen=True)
 class DemoTimings:
-    """The time that each part took. ``platform_share_s`` leaves out the model server's start (stage deploy) and the stress window."""
+    """The duration of each part. ``platform_share_s`` excludes the model server's start (stage deploy) and the stress window."""
 
     submission_id: str
     repo: str
@@ -51,6 +53,7 @@ class DemoTimings:
 
 
 def timings_of(journey: Journey) -> DemoTimings:
+    """Compute the duration of each part from the moments at which the results were there."""
     submission = journey.submission
     stages = {
         str(run.stage): run.duration_s or 0.0
@@ -69,13 +72,13 @@ def timings_of(journey: Journey) -> DemoTimings:
         model_server_start_s=start_s,
         stress_window_s=window_s,
         platform_share_s=journey.feedback_after_s - start_s - window_s,
-        reply_ttft_ms=journey.talked.reply.timings.ttft_ms,
-        reply_total_ms=journey.talked.reply.timings.total_ms,
+        reply_ttft_ms=journey.first_reply.reply.timings.ttft_ms,
+        reply_total_ms=journey.first_reply.reply.timings.total_ms,
     )
 
 
 def rows_of(figures: DemoTimings) -> list[tuple[str, str]]:
-    """Return the rows of the demo's and the README's table."""
+    """Return the rows of the table that the demo prints and the README shows."""
     between_s = figures.submit_to_live_s - sum(figures.stages_s.values())
     spans = [
         *((f"stage {stage}", value) for stage, value in figures.stages_s.items()),

@@ -43,10 +43,10 @@ class AlertSender:
             waiting = await queries.pending(session)
         tried = 0
         for row in due(waiting, self._clock.now()):
-            tried += await self._try(row)
+            tried += await self._attempt(row)
         return tried
 
-    async def _try(self, row: AlertMessageRow) -> bool:
+    async def _attempt(self, row: AlertMessageRow) -> bool:
         """Try a message; False if another process does."""
         if self._url is None:
             columns: dict[str, object] = {

@@ -72,7 +72,7 @@ class AlertWatch:
             if check.is_firing:
                 await self._fire(session, row, check, now)
             elif row is not None:
-                self._calm(session, row, check, now)
+                self._note_calm(session, row, check, now)
 
     async def _fire(
         self, session: AsyncSession, row: AlertRow | None, check: AlertCheck, now: datetime
@@ -87,7 +87,9 @@ class AlertWatch:
         await session.flush()
         self._write(session, AlertMessageKind.FIRING, row, check, now)
 
-    def _calm(self, session: AsyncSession, row: AlertRow, check: AlertCheck, now: datetime) -> None:
+    def _note_calm(
+        self, session: AsyncSession, row: AlertRow, check: AlertCheck, now: datetime
+    ) -> None:
         row.calm_since = row.calm_since or now
         if now - row.calm_since >= CALM:
             row.ended_at = now

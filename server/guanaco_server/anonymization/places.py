@@ -86,7 +86,7 @@ def find(text: str, lower: str) -> Iterator[Span]:
     if any(word in lower for word in NAMED_WORDS):
         yield from _places(NAMED, text, "code")
     if text.count(".") >= 2:
-        yield from (span for span in _places(PAIR, text) if _is_on_earth(text, span))
+        yield from (span for span in _places(PAIR, text) if _is_valid_coordinate(text, span))
         yield from _places(NAMED_PAIR, text, "pair")
     if "°" in text:
         yield from _places(COMPASS, text)
@@ -104,7 +104,7 @@ def _is_british(match: re.Match[str]) -> bool:
     return area in BRITISH_AREAS and (is_clear or (len(area) == 2 and " " in match[0]))
 
 
-def _is_on_earth(text: str, span: Span) -> bool:
+def _is_valid_coordinate(text: str, span: Span) -> bool:
     match = PAIR.match(text, span.start)
     return (
         match is not None and abs(float(match["north"])) <= 90 and abs(float(match["east"])) <= 180

@@ -116,7 +116,7 @@ class ArtifactCollector:
         for key in sorted(expired):
             at = self._clock.now()
             async with self._database.write() as session:
-                is_ours = await queries.doom(session, key, at, before)
+                is_ours = await queries.claim_deletion(session, key, at, before)
             if is_ours:
                 await self._delete(key, at)
 

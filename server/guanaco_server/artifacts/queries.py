@@ -57,7 +57,9 @@ async def abandoned(session: AsyncSession, doomed_before: datetime) -> Sequence[
     return (await session.scalars(select(ArtifactRow.key).where(is_abandoned))).all()
 
 
-async def doom(session: AsyncSession, key: str, at: datetime, needed_before: datetime) -> bool:
+async def claim_deletion(
+    session: AsyncSession, key: str, at: datetime, needed_before: datetime
+) -> bool:
     """Claim the deletion of an expired artifact. One of two callers gets it; neither does if it was touched meanwhile."""
     return await _set_doomed(session, key, at, _is_expired(needed_before))
 

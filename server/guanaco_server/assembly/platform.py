@@ -14,11 +14,11 @@ from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
 from guanaco_server.database.patience import StartPatience
 from guanaco_server.database.schema import wait_until_current
-from guanaco_server.database.transaction_ids import TransactionIdCensus
+from guanaco_server.database.transaction_ids import TransactionIdGauges
 from guanaco_server.http.health import Health
 from guanaco_server.observability.by_submission import ServerStatistics
-from guanaco_server.observability.census import Census, Counts
-from guanaco_server.observability.fleet import FleetCensus, FleetReaders, SubmissionReview
+from guanaco_server.observability.database_gauges import DatabaseGauges, GaugeQueries
+from guanaco_server.observability.fleet import FleetGauges, FleetReaders, SubmissionReview
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.runtime.data_dir import DataDir, key_of_setting
 from guanaco_server.settings import Settings
@@ -64,7 +64,7 @@ class Platform:
             settings=settings,
         )
         rooms = self.rooms
-        self._fleet_census = FleetCensus(
+        self._fleet_gauges = FleetGauges(
             self.metrics,
             fleet_readers(rooms),
             adapters.compute.leadership.is_leading,
@@ -78,13 +78,13 @@ class Platform:
             self._duties(),
             rooms.deployments.service.note_reconciler,
         )
-        self._census = Census(
+        self._database_gauges = DatabaseGauges(
             self.metrics,
             adapters.clock,
-            census_counts(rooms, settings.role),
+            gauge_queries(rooms, settings.role),
             database.watch_commits().wait,
         )
-        self._id_census = TransactionIdCensus(database, self.metrics, adapters.clock)
+        self._transaction_id_gauges = TransactionIdGauges(database, self.metrics, adapters.clock)
         self.health = Health(
             database, None if settings.role == "worker" else rooms.routing.service.age_s
         )
@@ -166,16 +166,16 @@ class Platform:
                     rooms.pipeline.pipeline,
                     self._heartbeat,
                     rooms.gateway.places,  # for the checks
-                    self._census,
-                    self._id_census,
+                    self._database_gauges,
+                    self._transaction_id_gauges,
                 )
             case "all":
                 return (
                     rooms.pipeline.pipeline,
                     *self._duties(),
                     *serving,
-                    self._census,
-                    self._id_census,
+                    self._database_gauges,
+                    self._transaction_id_gauges,
                 )
 
     def _duties(self) -> tuple[Loop, ...]:
@@ -194,16 +194,16 @@ class Platform:
             rooms.leaderboard.loop,
             rooms.idempotency.expiry,
             rooms.retention.duty,
-            self._fleet_census,
+            self._fleet_gauges,
         )
 
 
-def census_counts(rooms: Rooms, role: str) -> Counts:
+def gauge_queries(rooms: Rooms, role: str) -> GaugeQueries:
     async def workers() -> int:
         """Under `guanaco up` this process does a worker's work, and is in no list of workers."""
         return await rooms.workers.workers.count_living() + (role == "all")
 
-    return Counts(
+    return GaugeQueries(
         submissions=rooms.submissions.service.count_by_status,
         oldest_queued=rooms.submissions.service.oldest_queued,
         deployments=rooms.deployments.overview.count_by_phase,

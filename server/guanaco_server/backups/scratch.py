@@ -30,7 +30,7 @@ DEBIAN = Path("/usr/lib/postgresql")
 def empty_server(folder: Path) -> Iterator[str]:
     """Make a new cluster and run it; yields the URL of its empty database."""
     binaries = server_programs()
-    user = _give_to_another_user_than_root(folder)
+    user = _chown_to_unprivileged_user(folder)
     data = folder / "data"
     command: list[str | Path] = [binaries / "initdb", "--pgdata", data, "--username=postgres"]
     command += ["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
@@ -48,7 +48,7 @@ def restored_server(folder: Path, user_name: str, database: str) -> Iterator[str
     binaries = server_programs((data / "PG_VERSION").read_text().strip())
     (data / "postgresql.conf").touch()  # Debian keeps it elsewhere
     (data / "pg_hba.conf").write_text("local all all trust\n")  # of the scratch copy only
-    user = _give_to_another_user_than_root(folder)
+    user = _chown_to_unprivileged_user(folder)
     with _running(binaries, folder, data, user, user_name, database):
         yield _url(folder, user_name, database)
 
@@ -128,7 +128,7 @@ def _url(folder: Path, user_name: str, database: str) -> str:
     return f"postgresql://{user_name}@/{database}?host={folder}"
 
 
-def _give_to_another_user_than_root(folder: Path) -> str | None:
+def _chown_to_unprivileged_user(folder: Path) -> str | None:
     """PostgreSQL refuses to run as root; None means that we are not."""
     if os.geteuid() != 0:
         return None

@@ -104,7 +104,7 @@ def verify_backup(
             revision = asyncio.run(_migrate(own))
             took_s = time.monotonic() - began
             found = asyncio.run(_examine(own, _listed_artifacts(folder)))
-    lost_from = _lost_from(settings, document)
+    lost_from = _newest_recoverable(settings, document)
     key = pseudonym_key(settings)
     prints = {secret.fingerprint for secret in document.secrets if secret.name == "pseudonym_key"}
     return Proof(
@@ -291,7 +291,7 @@ async def assembled(settings: Settings) -> AsyncIterator[Platform]:
         await database.close()
 
 
-def _lost_from(settings: Settings, document: BackupDocument) -> datetime:
+def _newest_recoverable(settings: Settings, document: BackupDocument) -> datetime:
     if document.method == "base" and settings.backup_wal_dir is not None:
         archived = postgresql.newest_wal(settings.backup_wal_dir)
         if archived is not None and archived > document.taken_at:

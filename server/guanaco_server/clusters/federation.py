@@ -59,11 +59,11 @@ class Federation:
 
     async def check(self) -> None:
         """Check that at least one region answers; OSError otherwise."""
-        if not await self._everywhere(lambda _, cluster: _checked(cluster)):
+        if not await self._call_regions(lambda _, cluster: _checked(cluster)):
             raise OSError(f"No region answers: {self._why_down()}.")
 
     async def start(self) -> None:
-        await self._everywhere(lambda _, cluster: cluster.start())
+        await self._call_regions(lambda _, cluster: cluster.start())
 
     async def run_job(self, spec: JobSpec, on_line: LineSink) -> JobResult:
         up = [name for name in self._regions if name not in self._down] or list(self._regions)
@@ -74,7 +74,7 @@ class Federation:
 
     async def waiting_in_pools(self) -> dict[str, int]:
         """Count them by region and pool. A region that is down is left out."""
-        found = await self._everywhere(lambda _, cluster: cluster.waiting_in_pools())
+        found = await self._call_regions(lambda _, cluster: cluster.waiting_in_pools())
         return {
             f"{region}/{pool}": count
             for region, pools in found.items()
@@ -91,20 +91,20 @@ class Federation:
         present = await self._look(spec.name)
         counts = {name: len(found) for name, found in (await self._lists()).items()}
         while wanted := self._place(spec.name, present, counts):
-            taken = await self._everywhere(
+            taken = await self._call_regions(
                 lambda region, cluster: cluster.apply_deployment(
                     replace(spec, replicas=wanted[region])
                 ),
                 wanted,
             )
             if taken:
-                await self._leave(spec.name, set(present) - set(wanted))
+                await self._delete_when_others_ready(spec.name, set(present) - set(wanted))
                 return
         raise OSError(f"No region takes {spec.name}: {self._why_down()}.")
 
     async def renew_secrets(self, spec: DeploymentSpec) -> None:
         present = self._seen.get(spec.name, {})
-        await self._everywhere(lambda _, cluster: cluster.renew_secrets(spec), present)
+        await self._call_regions(lambda _, cluster: cluster.renew_secrets(spec), present)
 
     @property
     def can_relabel(self) -> bool:
@@ -135,7 +135,7 @@ class Federation:
         )
 
     async def note_ready(self, name: str, endpoints: Collection[str]) -> None:
-        await self._everywhere(
+        await self._call_regions(
             lambda _, cluster: cluster.note_ready(name, endpoints), self._seen.get(name, {})
         )
 
@@ -145,7 +145,7 @@ class Federation:
             for region, seen in self._seen.get(name, {}).items()
             if endpoint in [one.endpoint for one in _servers(seen)]
         }
-        stopped = await self._everywhere(
+        stopped = await self._call_regions(
             lambda _, cluster: cluster.stop_replica(name, endpoint), home
         )
         return any(stopped.values())
@@ -159,7 +159,7 @@ class Federation:
         if place is None or place.total != offset:
             place = _LogPlace(offset)
         regions = self._seen.get(name, {}) or self._regions
-        read = await self._everywhere(
+        read = await self._call_regions(
             lambda region, cluster: cluster.logs(name, place.offsets.get(region, 0)), regions
         )
         mark = "[{}] " if len(regions) > 1 else ""
@@ -174,10 +174,10 @@ class Federation:
         """Delete it in every region that answers. Another region deletes it when it answers again."""
         for memory in (self._seen, self._replicas, self._logs):
             memory.pop(name, None)
-        await self._everywhere(lambda _, cluster: cluster.delete(name))
+        await self._call_regions(lambda _, cluster: cluster.delete(name))
 
     async def close(self) -> None:
-        await self._everywhere(lambda _, cluster: cluster.close())
+        await self._call_regions(lambda _, cluster: cluster.close())
 
     def _place(
         self,
@@ -196,7 +196,7 @@ class Federation:
 
     async def _look(self, name: str) -> dict[str, ReplicaState]:
         """Return the state by region, the near one first. A region that does not answer keeps the state last seen there."""
-        found = await self._everywhere(lambda _, cluster: cluster.observe(name))
+        found = await self._call_regions(lambda _, cluster: cluster.observe(name))
         before = self._seen.get(name, {})
         states = {}
         for region in self._regions:
@@ -213,14 +213,14 @@ class Federation:
         return states
 
     async def _lists(self) -> dict[str, list[str]]:
-        return await self._everywhere(lambda _, cluster: cluster.list_deployments())
+        return await self._call_regions(lambda _, cluster: cluster.list_deployments())
 
-    async def _leave(self, name: str, regions: set[str]) -> None:
+    async def _delete_when_others_ready(self, name: str, regions: set[str]) -> None:
         """Delete it from these regions once all the others are ready."""
         staying = [s for r, s in (await self._look(name)).items() if r not in regions]
         if not regions or not all([await self._serves(state) for state in staying]):
             return
-        await self._everywhere(lambda _, cluster: cluster.delete(name), regions)
+        await self._call_regions(lambda _, cluster: cluster.delete(name), regions)
         to = ", ".join(state.region for state in staying)
         logger.info("moved %s from %s to %s", name, ", ".join(sorted(regions)), to)
 
@@ -230,7 +230,7 @@ class Federation:
     def _why_down(self) -> str:
         return "; ".join(f"{region}: {why}" for region, why in self._down.items()) or "all are full"
 
-    async def _everywhere(
+    async def _call_regions(
         self, call: Callable[[str, Cluster], Awaitable[T]], regions: Collection[str] | None = None
     ) -> dict[str, T]:
         """Call each region and return the answers. A region that fails is noted as down and asked again next time."""

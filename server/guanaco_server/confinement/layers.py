@@ -1,8 +1,8 @@
-"""Finds the layers of the confinement that this machine has, by trying each in a process of its own.
+"""Finds the layers of the confinement that work on this machine, by trying them in a process of their own.
 
-    python -m guanaco_server.confinement.layers FILE PORT     one JSON list; see ``examine``
+    python -m guanaco_server.confinement.layers FILE PORT     prints one JSON list; see ``examine``
 
-A layer that is not in force leaves the others: nothing is skipped silently, `guanaco doctor` lists them all.
+If one layer does not work, the others still hold. `guanaco doctor` lists all layers, so that none is skipped silently.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ MEMORY = "memory"
 
 @dataclass(frozen=True)
 class Layer:
-    """``says`` is one sentence: what the layer does here, or why it is not in force."""
+    """A layer and whether it works here. ``sentence`` says what it does, or why it is not in force."""
 
     name: str
     is_in_force: bool
-    says: str
+    sentence: str
 
 
 def examine() -> tuple[Layer, ...]:
@@ -54,7 +54,7 @@ def examine() -> tuple[Layer, ...]:
 
 
 def unavailable() -> tuple[str, ...]:
-    """Name the layers that this machine surely lacks, by asking the kernel and without a trial."""
+    """Return the layers that this machine certainly lacks: the kernel is asked, and nothing is tried."""
     version = landlock.version()
     known = {
         FILES: version > 0,
@@ -67,17 +67,17 @@ def unavailable() -> tuple[str, ...]:
 
 
 def require(examined: Iterable[Layer]) -> None:
-    """Raise InvalidSettings unless each layer is in force. A user of its own is no condition: only root can give one."""
+    """Raise InvalidSettings unless each layer is in force. The user id of its own is not required, because only root can set it."""
     lacking = [one for one in examined if not one.is_in_force and one.name != USER]
     if lacking:
         raise InvalidSettings(
             f"require_confinement is set, and these layers are not in force: {', '.join(one.name for one in lacking)}.",
-            hint=f"{lacking[0].says} `guanaco doctor` tries them all.",
+            hint=f"{lacking[0].sentence} `guanaco doctor` tries them all.",
         )
 
 
 def _try_all(place: Path, port: int) -> list[Layer]:
-    """In the order in which they can be tried in one process."""
+    """Try all layers in one process, in an order in which none prevents the trial of the next."""
     was_root, parent = os.geteuid() == 0, os.getppid()
     return [
         _privileges(),
@@ -90,7 +90,7 @@ def _try_all(place: Path, port: int) -> list[Layer]:
         Layer(
             MEMORY,
             True,
-            "Each such process has a memory limit: the kernel holds it to it; of a model server on a GPU a watch does.",
+            "Each such process has a memory limit, which the kernel enforces; the memory of a model server on a GPU is watched by the platform.",
         ),
     ]
 
@@ -117,17 +117,17 @@ def _files(place: Path) -> Layer:
         landlock.restrict(Access(reads=(Path(sys.prefix), Path(sys.base_prefix))))
     except OSError as error:
         return Layer(FILES, False, f"Landlock {version} is refused: {error.strerror}.")
-    if _works(lambda: place.read_bytes()):
+    if _is_possible(lambda: place.read_bytes()):
         return Layer(FILES, False, f"Landlock {version} does not hold.")
     return Layer(
         FILES,
         True,
-        f"Each process sees only its own files, and into no other process (Landlock {version}).",
+        f"Each process sees only its own files, and cannot read other processes (Landlock {version}).",
     )
 
 
 def _ports(port: int) -> Layer:
-    if _works(lambda: socket.create_connection(("127.0.0.1", port), timeout=5).close()):
+    if _is_possible(lambda: socket.create_connection(("127.0.0.1", port), timeout=5).close()):
         return Layer(
             PORTS,
             False,
@@ -141,7 +141,7 @@ def _ports(port: int) -> Layer:
 
 
 def _signals(parent: int) -> Layer:
-    if _works(lambda: os.kill(parent, 0)):
+    if _is_possible(lambda: os.kill(parent, 0)):
         return Layer(
             SIGNALS,
             False,
@@ -155,14 +155,14 @@ def _user(was_root: bool) -> Layer:
         return Layer(
             USER,
             False,
-            "The platform does not run as root, so all run as its user; the other layers hold.",
+            "The platform does not run as root, so these processes run as its own user; the other layers hold.",
         )
-    if not privileges.become_nobody_else():
-        return Layer(USER, False, "No other user can be had in this container.")
+    if not privileges.switch_to_unique_user():
+        return Layer(USER, False, "This container does not allow another user id.")
     return Layer(
         USER,
         True,
-        "Templates and tokenizers each run as a user of their own; jobs, their checks and model servers as root without its powers.",
+        "Templates and tokenizers each run as a user of their own; jobs, their checks and model servers run as root without capabilities.",
     )
 
 
@@ -185,9 +185,9 @@ def _processes() -> Layer:
         seccomp.without_processes()
     except (OSError, KeyError):
         return Layer(
-            PROCESSES, False, "They may start processes where there is no filter of system calls."
+            PROCESSES, False, "Without a filter of system calls, these processes may start others."
         )
-    if _works(_fork):
+    if _is_possible(_fork):
         return Layer(PROCESSES, False, "The filter of system calls does not hold.")
     return Layer(
         PROCESSES,
@@ -203,7 +203,7 @@ def _fork() -> None:
     os.waitpid(child, 0)
 
 
-def _works(act: Callable[[], object]) -> bool:
+def _is_possible(act: Callable[[], object]) -> bool:
     try:
         act()
     except OSError:

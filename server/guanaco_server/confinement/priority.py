@@ -35,7 +35,7 @@ def lower_until_raised(pid: int, by: int = LOWER_BY) -> None:
     _set_group_nice(pid, by)
 
 
-def raise_again(pid: int) -> bool:
+def restore_priority(pid: int) -> bool:
     """Give a session's leader, its threads and its children the platform's priority. False where that has to be tried again."""
     if may_raise():
         _set_nice(os.PRIO_PGRP, pid, _nice())

@@ -49,7 +49,7 @@ PORTS = {"http": 80, "https": 443}
 def confine_computation() -> None:
     """Leave this process nothing but computing and the pipes that it has open, as a user of its own."""
     _confine(Access())
-    _try(privileges.become_nobody_else)
+    _try(privileges.switch_to_unique_user)
     _try(privileges.drop_capabilities)
     _only(seccomp.COMPUTE)
 

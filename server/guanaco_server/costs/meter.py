@@ -128,7 +128,7 @@ class CostMeter:
             shared = await queries.open_of_engine(session, interval.engine)
             group = [one for one in shared if one.began_at < at]
         parts = parts_by_use(group, at)
-        fresh = {one.id: one.from_now_on(at, one.part) for one in group}
+        fresh = {one.id: one.next_interval(at, one.part) for one in group}
         for one in group:
             if one.engine is not None:
                 one.part = parts[one.id]

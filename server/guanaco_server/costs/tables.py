@@ -44,7 +44,7 @@ class GpuIntervalRow(Table):
         whole = self.gpu_count * self.replicas
         return whole if self.part is None else whole * self.part
 
-    def from_now_on(self, at: datetime, part: float | None) -> GpuIntervalRow:
+    def next_interval(self, at: datetime, part: float | None) -> GpuIntervalRow:
         """Return the interval that follows, with another part."""
         return GpuIntervalRow(
             submission_id=self.submission_id,

@@ -42,7 +42,7 @@ class GroupCommit(Generic[Item, Result]):
             return await done
         except asyncio.CancelledError:
             if done.done() and not done.cancelled() and done.exception() is None:
-                self._orphaned(done.result())  # it came in the very moment of leaving
+                self._note_orphan(done.result())  # it came in the very moment of leaving
             raise
 
     async def drain(self) -> None:
@@ -73,8 +73,8 @@ class GroupCommit(Generic[Item, Result]):
             elif not done.done():
                 done.set_result(result)
             else:
-                self._orphaned(result)
+                self._note_orphan(result)
 
-    def _orphaned(self, result: Result) -> None:
+    def _note_orphan(self, result: Result) -> None:
         if self._on_orphan is not None:
             self._on_orphan(result)

@@ -85,7 +85,7 @@ async def read_ids(database: Database, now_s: float) -> IdReading:
     return IdReading(now_s, *row)
 
 
-class TransactionIdCensus:
+class TransactionIdGauges:
     """Reads the gauges once a minute; on SQLite it does nothing."""
 
     def __init__(self, database: Database, metrics: Metrics, clock: Clock) -> None:
@@ -93,7 +93,7 @@ class TransactionIdCensus:
         self._metrics = metrics
         self._clock = clock
         self._readings: deque[IdReading] = deque(maxlen=WINDOW_READINGS)
-        self._background = Background("census of transaction ids")
+        self._background = Background("transaction id gauges")
 
     async def start(self) -> None:
         if self._database.engine.dialect.name == "postgresql":

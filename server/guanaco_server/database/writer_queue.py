@@ -36,7 +36,7 @@ class WriterQueue:
         try:
             yield
         finally:
-            self._pass_on()
+            self._wake_next()
 
     async def _wait(self, queue: deque[asyncio.Future[None]]) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -46,13 +46,13 @@ class WriterQueue:
                 await turn
         except BaseException as error:
             if turn.done() and not turn.cancelled():
-                self._pass_on()  # it came in the very moment of leaving
+                self._wake_next()  # it came in the very moment of leaving
             if isinstance(error, TimeoutError):
                 busy = sqlite3.OperationalError("database is locked")
                 raise OperationalError("BEGIN IMMEDIATE", None, busy) from None
             raise
 
-    def _pass_on(self) -> None:
+    def _wake_next(self) -> None:
         while (turn := self._next()) is not None:
             if not turn.done():  # else its writer has left
                 turn.set_result(None)

@@ -65,7 +65,7 @@ class AdapterPlaces:
                 found.append(endpoint)
         return tuple(found)
 
-    async def forget_unwished(self, server_key: str, endpoints: Iterable[str]) -> None:
+    async def unload_unneeded(self, server_key: str, endpoints: Iterable[str]) -> None:
         """Have servers forget the adapters that no deployment needs any more. One that does not answer is asked at the next look."""
         for endpoint in endpoints:
             try:
@@ -73,13 +73,13 @@ class AdapterPlaces:
                 if not held:
                     continue
                 # Read after the server was asked: an adapter is requested before it is loaded.
-                for key in held - await self._wished(server_key):
+                for key in held - await self._needed_adapters(server_key):
                     order = await self._order(key, await self._token(server_key), is_read=False)
                     await self._model_server.unload_adapter(endpoint, order)
             except ModelServerFault as fault:
                 logger.info("%s keeps adapters that nobody needs: %s", server_key, fault)
 
-    async def _wished(self, server_key: str) -> set[str]:
+    async def _needed_adapters(self, server_key: str) -> set[str]:
         async with self._database.read() as session:
             users = await queries.of_engine(session, server_key)
         return {user.artifact_key for user in users}

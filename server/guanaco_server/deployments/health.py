@@ -108,7 +108,7 @@ async def await_order(
 
 
 @dataclass
-class _Silence:
+class _Unanswered:
     since: datetime
     was_ready: bool
     looks: int = 0
@@ -120,25 +120,25 @@ class HangDetector:
         self._ready_timeout = timedelta(seconds=ready_timeout_s)
         self._failed_looks: dict[str, int] = {}
         self._excused_until: dict[str, datetime] = {}
-        self._silences: dict[str, dict[str, _Silence]] = {}
+        self._silences: dict[str, dict[str, _Unanswered]] = {}
 
     def hanging(self, row: DeploymentRow, seen: DeploymentHealth) -> list[str]:
         """Return the endpoints of the replicas to stop, after a check at which others answered."""
         self._failed_looks.pop(row.submission_id, None)
         before, now = self._silences.get(row.submission_id, {}), self._clock.now()
         silences = {
-            endpoint: before.get(endpoint) or _Silence(now, endpoint in row.endpoints)
+            endpoint: before.get(endpoint) or _Unanswered(now, endpoint in row.endpoints)
             for endpoint in seen.silent
         }
         for silence in silences.values():
             silence.looks += 1
         hanging = [endpoint for endpoint, silence in silences.items() if self._is_over(silence)]
         for endpoint in hanging:  # from now on it is one that starts
-            silences[endpoint] = _Silence(now, was_ready=False)
+            silences[endpoint] = _Unanswered(now, was_ready=False)
         self._silences[row.submission_id] = silences
         return hanging
 
-    def excuse(self, row: DeploymentRow) -> None:
+    def restart_ready_timeout(self, row: DeploymentRow) -> None:
         """Note that the cluster has not let it begin until now: the time to get ready begins afterwards."""
         self._excused_until[row.submission_id] = self._clock.now()
         self._failed_looks.pop(row.submission_id, None)
@@ -157,7 +157,7 @@ class HangDetector:
             for submission_id in memory.keys() - submission_ids:
                 del memory[submission_id]
 
-    def _is_over(self, silence: _Silence) -> bool:
+    def _is_over(self, silence: _Unanswered) -> bool:
         if silence.was_ready:
             return silence.looks >= HANGS_AFTER
         return self._clock.now() - silence.since > self._ready_timeout

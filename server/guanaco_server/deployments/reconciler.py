@@ -166,11 +166,11 @@ class Reconciler:
         running = await self._cluster.list_deployments()
         self._has_work = bool(rows or spares or running or self._tasks)
         for users in _by_engine(rows):
-            self._spawn(users[0].server_key, self._tend_safely(users, running))
+            self._spawn(users[0].server_key, self._reconcile_engine_safely(users, running))
         wished = {deployment_name(row.server_key) for row in rows}
         wished.update(spares)
         for name, engine in spares.items():
-            self._see_to_spare(name, engine, is_running=name in running)
+            self._reconcile_spare(name, engine, is_running=name in running)
         self._spawn(AHEAD, self._start_ahead_safely())
         for name in running:
             if name not in wished and name not in self._tasks and self._pace.allows(name):
@@ -183,7 +183,7 @@ class Reconciler:
         self._sleeping.forget_all_but({row.server_key for row in rows})
         self._problems = {name: problem for name, problem in self._problems.items() if name in ids}
 
-    def _see_to_spare(self, name: str, engine: EngineRow, *, is_running: bool) -> None:
+    def _reconcile_spare(self, name: str, engine: EngineRow, *, is_running: bool) -> None:
         """End a server without users that is to stop, or ended itself; look after one that starts."""
         is_starting = engine.spare is not None and engine.spare.is_starting
         if name in self._tasks or (is_starting and not is_running and AHEAD in self._tasks):
@@ -192,7 +192,7 @@ class Reconciler:
             logger.info("stopping %s: nobody uses it", name)
             self._spawn(name, self._end_spare(engine.id))
         elif is_starting:
-            self._spawn(name, self._welcome_spare(engine))
+            self._spawn(name, self._check_spare_start(engine))
 
     def _spawn(self, name: str, work: Coroutine[None, None, None]) -> None:
         if name in self._tasks:
@@ -214,7 +214,7 @@ class Reconciler:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         self._tasks.clear()
 
-    async def _welcome(self, row: DeploymentRow) -> DeploymentHealth:
+    async def _adopt(self, row: DeploymentRow) -> DeploymentHealth:
         """After a start of the platform, use a server that still runs. A missing one was stopped by us and does not count as a crash."""
         seen = await self._look(row)
         self._to_welcome.discard(row.submission_id)
@@ -239,7 +239,7 @@ class Reconciler:
         except OUT_OF_REACH as error:
             logger.warning("%s cannot be stopped, trying again: %s", engine, error)
 
-    async def _welcome_spare(self, engine: EngineRow) -> None:
+    async def _check_spare_start(self, engine: EngineRow) -> None:
         """Note that a server that was started ahead answers. One that ended, or takes too long, is stopped."""
         assert engine.spare is not None, "it has no users"
         try:
@@ -261,7 +261,9 @@ class Reconciler:
         except OUT_OF_REACH as error:
             logger.warning("no model server was started ahead: %s", error)
 
-    async def _tend_safely(self, users: list[DeploymentRow], running: list[str]) -> None:
+    async def _reconcile_engine_safely(
+        self, users: list[DeploymentRow], running: list[str]
+    ) -> None:
         """See to the deployments that use one engine; the first leads."""
         published = [row for row in users if row.is_understood and row.phase in PUBLISHED]
         for row in users:
@@ -269,22 +271,24 @@ class Reconciler:
                 self._note_problem(row.submission_id, LEFT_TO_NEWER)
         try:
             if published:
-                await self._tend_together(published)
+                await self._reconcile_engine(published)
             for row in users:
                 if row.is_understood and row.phase in WITHOUT_SERVER:
                     await self._keep_stopped(row, running)
-            await self._rest(users, running)
+            await self._let_sleep(users, running)
         except OUT_OF_REACH as error:
             logger.warning("%s cannot be seen to, trying again: %s", users[0].submission_id, error)
 
-    async def _tend_together(self, users: list[DeploymentRow]) -> None:
+    async def _reconcile_engine(self, users: list[DeploymentRow]) -> None:
         lead, *others = users
         is_new_here = lead.submission_id in self._to_welcome
-        seen = await (self._welcome(lead) if is_new_here else self._tend(lead, others))
+        seen = await (
+            self._adopt(lead) if is_new_here else self._reconcile_deployment(lead, others)
+        )
         for row in others:
             await self._follow(row, seen)
         if lead.base_key is not None and seen.state is ServerState.HEALTHY:
-            await self._deployments.adapters.forget_unwished(lead.server_key, seen.endpoints)
+            await self._deployments.adapters.unload_unneeded(lead.server_key, seen.endpoints)
 
     async def _follow(self, row: DeploymentRow, seen: DeploymentHealth) -> None:
         """Record for a deployment what was seen of the engine that it shares."""
@@ -311,7 +315,7 @@ class Reconciler:
         ):
             logger.info("stopped the server of %s: it is %s", row.submission_id, row.phase)
 
-    async def _rest(self, users: list[DeploymentRow], running: list[str]) -> None:
+    async def _let_sleep(self, users: list[DeploymentRow], running: list[str]) -> None:
         """Let a server sleep that is kept although all of its deployments do."""
         engine = users[0].server_key
         name = deployment_name(engine)
@@ -320,7 +324,9 @@ class Reconciler:
         elif name not in self._surplus:
             await self._sleeping.settle(users)
 
-    async def _tend(self, row: DeploymentRow, others: list[DeploymentRow]) -> DeploymentHealth:
+    async def _reconcile_deployment(
+        self, row: DeploymentRow, others: list[DeploymentRow]
+    ) -> DeploymentHealth:
         """Bring the engine to what it should be, for the deployment that leads and the others that use it."""
         seen = await self._look(row)
         self._note_problem(row.submission_id, seen.problem)
@@ -330,7 +336,7 @@ class Reconciler:
             await self._stop_hanging(row, seen)
             await self._adjust(row, seen)
         elif seen.state in (ServerState.EXITED, ServerState.MISSING):
-            if await self._bring_back(row, seen):
+            if await self._restart(row, seen):
                 await self._give_up_on([row, *others])
         elif await self._wait(row, seen):
             await self._give_up_on([row, *others])
@@ -401,7 +407,7 @@ class Reconciler:
         """Handle a deployment that runs but does not answer: it is starting, or it hangs. Return whether to give it up."""
         await self._deployments.publish_replicas(row, ())
         if seen.trouble is not None:
-            self._hangs.excuse(row)
+            self._hangs.restart_ready_timeout(row)
         has_only_starting = not seen.is_settled or not seen.silent
         if row.phase is Phase.READY and has_only_starting:  # the last one died while another starts
             await self._deployments.mark(row.submission_id, Phase.RESTARTING, seen=row)
@@ -445,11 +451,11 @@ class Reconciler:
         await self._deployments.apply(Deployment.of(row))
         return True
 
-    async def _bring_back(self, row: DeploymentRow, seen: DeploymentHealth) -> bool:
+    async def _restart(self, row: DeploymentRow, seen: DeploymentHealth) -> bool:
         """Start a server again that does not run. Only a crash counts; what the cluster still tries by itself is waited for. Return whether to give it up."""
         await self._deployments.publish_replicas(row, ())
         if seen.trouble is not None and seen.trouble.is_waited_for:
-            self._hangs.excuse(row)
+            self._hangs.restart_ready_timeout(row)
             if row.phase is Phase.READY:
                 await self._deployments.mark(row.submission_id, Phase.RESTARTING, seen=row)
             await self._adjust(row, seen)

@@ -333,15 +333,15 @@ class DeploymentService(KnownEndpoints):
             if row.phase is not Phase.WAKING and not await engines.is_shared(session, row):
                 return False
             idle = await queries.of_engine(session, engine)
-            siblings = await queries.others_of_engine(session, row)
+            ready_on_same_engine = await queries.others_of_engine(session, row)
             given = await session.get(EngineRow, engine)
             is_there = bool(idle) or (given is not None and given.spare is not None)
             is_free = is_there and all(user.phase is Phase.SLEEPING for user in idle)
-            if not is_free or any(other.phase.has_server for other in siblings):
+            if not is_free or any(other.phase.has_server for other in ready_on_same_engine):
                 return False
             await engines.exchange(session, row.server_key, engine)
             await engines.note_taken(session, row)
-            for user in (row, *siblings, *idle):
+            for user in (row, *ready_on_same_engine, *idle):
                 self._engines[user.submission_id] = user.server_key
             return await queries.admit(
                 session, submission_id, row.phase, TAKING_OVER[row.phase], self._clock.now()
@@ -501,7 +501,7 @@ class DeploymentService(KnownEndpoints):
             others = await queries.others_of_engine(session, row) if row else ()
         return any(other.phase in PUBLISHED for other in others)
 
-    async def siblings(self, key: str) -> list[tuple[str, int]]:
+    async def ready_on_same_engine(self, key: str) -> list[tuple[str, int]]:
         """Return submission and run of the other deployments that are ready on its engine."""
         async with self._database.read() as session:
             row = await queries.by_submission(session, key)

@@ -309,7 +309,7 @@ class _UpstreamConnection(asyncio.Protocol):
             self._transport.abort()
             return
         if self._body:
-            self._pass_on()
+            self._feed_answer()
         if self._is_complete:
             self._complete()
 
@@ -341,7 +341,7 @@ class _UpstreamConnection(asyncio.Protocol):
         self._is_complete = True
         self._is_kept = self._parser.should_keep_alive()  # which the parser forgets afterwards
 
-    def _pass_on(self) -> None:
+    def _feed_answer(self) -> None:
         """Pass on what one read of the socket brought of the body."""
         body = b"".join(self._body)
         self._body.clear()

@@ -1,9 +1,11 @@
-"""The keys of deployments: a submission's id, or that of a version that a redeploy brings up beside the one that serves.
+"""Defines the keys of deployments, and which conversations a version beside the serving one takes.
+
+A key is the submission's id, or the id with a run for a version that a redeploy starts beside the serving one:
 
     org-model_v1      the version that serves
     org-model_v1@3    the version of run 3, beside it: being started, taking some conversations, or finishing its replies
 
-Two rows change places when the new version takes over, so the submission's own key always is what serves.
+When the new version takes over, the two rows exchange their keys, so the submission's own key always serves.
 """
 
 from __future__ import annotations
@@ -17,11 +19,12 @@ from pydantic import BaseModel, ConfigDict
 from guanaco.recipes import Recipe
 from guanaco.submissions import Quantization
 
-MARK = "@"  # in no submission's id
-ARTIFACT_MARK = "#"  # nor this
+MARK = "@"  # no submission id contains it, nor the next one
+ARTIFACT_MARK = "#"
 
 
 def beside(submission_id: str, run: int) -> str:
+    """Return the key of the version of this run, beside the serving one."""
     return f"{submission_id}{MARK}{run}"
 
 
@@ -39,9 +42,9 @@ def is_adapter(artifact_key: str | None, base_key: str | None) -> bool:
 
 
 def served_model(server_key: str, artifact_key: str | None, base_key: str | None = None) -> str:
-    """Return how a request names the model that it expects: by the engine's name and, after a #, by its artifact.
+    """Return the model name of a request: the engine's name, a #, and the artifact that the engine must hold.
 
-    An adapter has its artifact's key for a name, and after the # stands the artifact that its server holds.
+    For an adapter it is the adapter's artifact, a #, and the artifact of its base.
     """
     if is_adapter(artifact_key, base_key):
         return f"{artifact_key}{ARTIFACT_MARK}{base_key}"
@@ -50,13 +53,13 @@ def served_model(server_key: str, artifact_key: str | None, base_key: str | None
 
 
 def run_of(key: str) -> int:
-    """The run of a version beside."""
+    """Return the run of a version beside, from its key."""
     return int(key.partition(MARK)[2])
 
 
 @dataclass(frozen=True)
 class ConversationStart:
-    """The facts on which the choice of a version depends: the conversation's id, and when it began, in seconds since 1970."""
+    """A conversation's id, and when it began, in seconds since 1970: the choice of a version depends on these alone."""
 
     id: str
     began_at: float
@@ -92,15 +95,15 @@ class VersionBeside:
     share: float
     since: datetime
 
-    def arm_of(self, talk: ConversationStart | None) -> Arm | None:
-        """The version that this conversation tells of; None for an older one, and where there is nothing to compare."""
-        if self.share >= 1 or talk is None or talk.began_at < self.since.timestamp():
+    def arm_of(self, start: ConversationStart | None) -> Arm | None:
+        """Return the version that this conversation counts for; None if it began earlier, or if nothing is compared."""
+        if self.share >= 1 or start is None or start.began_at < self.since.timestamp():
             return None
-        return Arm(submission_of(self.key), run_of(self.key), self.takes(talk))
+        return Arm(submission_of(self.key), run_of(self.key), self.takes(start))
 
-    def takes(self, talk: ConversationStart | None) -> bool:
-        """The same answer for all of a conversation's turns, in every process. Without a conversation: no."""
-        if talk is None or talk.began_at < self.since.timestamp():
+    def takes(self, start: ConversationStart | None) -> bool:
+        """Return whether this version answers the conversation: the same for all its turns, in every process. False without one."""
+        if start is None or start.began_at < self.since.timestamp():
             return False
-        digest = blake2b(f"{self.key} {talk.id}".encode(), digest_size=8).digest()
+        digest = blake2b(f"{self.key} {start.id}".encode(), digest_size=8).digest()
         return int.from_bytes(digest) < self.share * 2**64

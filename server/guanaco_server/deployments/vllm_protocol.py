@@ -108,7 +108,7 @@ def read_candidates(body: bytes) -> Candidates:
         or not choices
         or not all(isinstance(c, dict) for c in choices)
     ):
-        raise nonsense(answer)
+        raise malformed_answer(answer)
     replies = (Candidate(_text(c), _finish_reason(c), _mean_logprob(c)) for c in choices)
     return Candidates(tuple(replies), *_token_counts(answer))
 
@@ -119,7 +119,7 @@ def read_logits(body: bytes, count: int) -> tuple[tuple[float, ...], ...]:
         case [*items] if len(items) == count:
             return tuple(_logits(item, index) for index, item in enumerate(items))
         case data:
-            raise nonsense(data, "list of scores")
+            raise malformed_answer(data, "list of scores")
 
 
 def read_prompt_logprobs(body: bytes) -> tuple[float, ...]:
@@ -127,11 +127,11 @@ def read_prompt_logprobs(body: bytes) -> tuple[float, ...]:
     answer = _parse(body)
     choices = answer.get("choices")
     if not isinstance(choices, list) or not choices:
-        raise nonsense(answer)
+        raise malformed_answer(answer)
     match _first_choice(answer).get("prompt_logprobs"):
         case [None, *scores] if scores:
             return tuple(_only_logprob(score) for score in scores)
-    raise nonsense(answer)
+    raise malformed_answer(answer)
 
 
 def refusal(status: int, body: bytes) -> ModelServerFault:
@@ -152,9 +152,9 @@ def _parse(data: str | bytes) -> dict[str, Any]:
     try:
         parsed = json.loads(data)
     except UNREADABLE:
-        raise nonsense(data) from None
+        raise malformed_answer(data) from None
     if not isinstance(parsed, dict):
-        raise nonsense(parsed)
+        raise malformed_answer(parsed)
     if why := error_text(parsed):
         raise ModelServerFault(f"The model server failed: {why}")
     return parsed
@@ -171,14 +171,14 @@ def error_text(answer: Any) -> str | None:
 def _first_choice(event: dict[str, Any]) -> dict[str, Any]:
     choices = event["choices"]
     if not isinstance(choices, list) or not isinstance(choices[0], dict):
-        raise nonsense(event)
+        raise malformed_answer(event)
     return choices[0]
 
 
 def _text(choice: dict[str, Any]) -> str:
     text = choice.get("text")
     if not isinstance(text, str) or not _is_unicode(text):
-        raise nonsense(choice)
+        raise malformed_answer(choice)
     return text
 
 
@@ -194,7 +194,7 @@ def _is_unicode(text: str) -> bool:
 def _finish_reason(choice: dict[str, Any]) -> str:
     reason = choice.get("finish_reason") or "stop"
     if not isinstance(reason, str) or not re.search(FINISH_REASON, reason):
-        raise nonsense(choice)
+        raise malformed_answer(choice)
     return reason
 
 
@@ -203,7 +203,7 @@ def _only_logprob(score: Any) -> float:
     match values:
         case [{"logprob": logprob}]:
             return _number(logprob)
-    raise nonsense(score)
+    raise malformed_answer(score)
 
 
 def _logits(item: Any, index: int) -> tuple[float, ...]:
@@ -211,7 +211,7 @@ def _logits(item: Any, index: int) -> tuple[float, ...]:
         case {"index": at, "probs": [_, *_] as values} if at == index:
             logits = tuple(_number(value) for value in values)
         case _:
-            raise nonsense(item, "score")
+            raise malformed_answer(item, "score")
     if not all(map(math.isfinite, logits)):
         raise NotANumber("The model server computed a score that is no number.")
     return logits
@@ -241,7 +241,7 @@ def _mean_logprob(choice: dict[str, Any]) -> float:
     return sum(values) / len(values) if values else -math.inf
 
 
-def nonsense(received: object, what: str = "completion") -> ModelServerFault:
+def malformed_answer(received: object, what: str = "completion") -> ModelServerFault:
     return ModelServerFault(
         f"The model server sent something that is no {what}: {str(received)[:80]!r}."
     )
@@ -306,7 +306,7 @@ class StreamReader:
         """Return what is complete now, None if nothing is."""
         whole, newline, self._rest = (self._rest + data).rpartition(b"\n")
         if len(self._rest) > MAX_EVENT_BYTES:
-            raise nonsense(self._rest)
+            raise malformed_answer(self._rest)
         if not newline:
             return None
         texts: list[str] = []
@@ -372,9 +372,9 @@ def _decode_event(data: bytes) -> _Event:
     try:
         decoded = msgspec.json.decode(data)
     except UNREADABLE:
-        raise nonsense(data) from None
+        raise malformed_answer(data) from None
     why = error_text(decoded)
-    raise ModelServerFault(f"The model server failed: {why}") if why else nonsense(decoded)
+    raise ModelServerFault(f"The model server failed: {why}") if why else malformed_answer(decoded)
 
 
 def _tokens(logprobs: dict[str, Any]) -> list[GeneratedToken]:

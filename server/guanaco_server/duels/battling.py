@@ -143,9 +143,9 @@ class BattleService:
         if history.variant is not None or not self._routing.has_battles(history.competition):
             await self._replies.release(turn, keeps_question=False)
             raise BattlesOff(history.competition)
-        return self._fight(turn, stop or BattleStop())
+        return self._generate_both_replies(turn, stop or BattleStop())
 
-    async def _fight(self, turn: ClaimedTurn, stop: BattleStop) -> BattleEvents:
+    async def _generate_both_replies(self, turn: ClaimedTurn, stop: BattleStop) -> BattleEvents:
         history = turn.history
         own = SIDES[secrets.randbelow(2)]
         other: Side = "b" if own == "a" else "a"
@@ -155,7 +155,7 @@ class BattleService:
             live = await self._replies.target(history)
             await show_memory(turn, live)
             battle_id = f"battle_{secrets.token_hex(16)}"
-            met = await self._met(history)
+            met = await self._duels_by_opponent(history)
             assigned = self._routing.rival(history.competition, live.serving.id, battle_id, met)
             rival = None if assigned is None else assigned.live
             whole: dict[Side, Generated] = {}
@@ -189,7 +189,7 @@ class BattleService:
             if not is_recorded:
                 await self._replies.release(turn)
 
-    async def _met(self, history: History) -> dict[str, int]:
+    async def _duels_by_opponent(self, history: History) -> dict[str, int]:
         """Count the user's duels between the conversation's submission and each other one."""
         async with self._database.read() as session:
             conversations = chat_records.of_user(

@@ -171,7 +171,7 @@ class RegenerationService:
             others.cancel()
             await asyncio.gather(others, return_exceptions=True)
         if other is None:
-            return await self._replies.record(turn, own, _as_it_is)
+            return await self._replies.record(turn, own, _unchanged)
         is_rivals = secrets.randbelow(2) == 1
         shown = other if is_rivals else own
         waited = max(own.timings.total_ms, other.timings.total_ms)
@@ -231,5 +231,5 @@ def _sum(one: Usage, other: Usage) -> Usage:
     )
 
 
-async def _as_it_is(reply: Reply) -> Reply:
+async def _unchanged(reply: Reply) -> Reply:
     return reply

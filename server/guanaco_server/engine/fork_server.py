@@ -81,7 +81,7 @@ class ServerForker:
         while True:
             for handle, _ in self._events.poll():
                 if handle != self._control.fileno():
-                    self._tell_end(handle)
+                    self._report_exit(handle)
                     continue
                 _, files, _, _ = socket.recv_fds(self._control, 1, CLAIM_FILES)
                 if len(files) != CLAIM_FILES:
@@ -104,18 +104,18 @@ class ServerForker:
         for handle, (_, others) in self._servers.items():
             os.close(handle)
             others.close()
-        return _become(claim, log, self._environment)
+        return _run_order(claim, log, self._environment)
 
-    def _tell_end(self, handle: int) -> None:
+    def _report_exit(self, handle: int) -> None:
         pid, claim = self._servers.pop(handle)
         self._events.unregister(handle)
         os.close(handle)
         _, status = os.waitpid(pid, 0)
         with claim:
-            _tell(claim, {"exit_code": os.waitstatus_to_exitcode(status)})
+            _send(claim, {"exit_code": os.waitstatus_to_exitcode(status)})
 
 
-def _become(claim: socket.socket, log: int, environment: bytes) -> Any:
+def _run_order(claim: socket.socket, log: int, environment: bytes) -> Any:
     """Be what the order says, tell the process id, and return the order when the platform has noted it."""
     os.setsid()
     with Path(os.devnull).open() as nothing:
@@ -133,7 +133,7 @@ def _become(claim: socket.socket, log: int, environment: bytes) -> Any:
         _forget_randomness()
         tempfile.tempdir = None
         _show(order, environment)
-        if not _tell(claim, {"pid": os.getpid()}) or not platform.readline():
+        if not _send(claim, {"pid": os.getpid()}) or not platform.readline():
             os._exit(0)
     return order
 
@@ -150,7 +150,7 @@ def _replace(files: dict[int, int]) -> None:
         os.dup2(file, place)
 
 
-def _tell(claim: socket.socket, what: dict[str, int]) -> bool:
+def _send(claim: socket.socket, what: dict[str, int]) -> bool:
     """False where the platform does not listen any more."""
     try:
         claim.sendall(json.dumps(what).encode() + b"\n")

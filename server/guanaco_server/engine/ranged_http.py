@@ -39,7 +39,7 @@ PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})  # statuses that anothe
 logger = logging.getLogger(__name__)
 
 
-class Stopped(Exception):
+class ReadCancelled(Exception):
     """Nobody wants the bytes any more."""
 
 
@@ -119,7 +119,7 @@ class RangedFile:
                 return self._read(view)
             except (OSError, HTTPException) as error:
                 self._pause(next(attempts), error)
-        raise Stopped
+        raise ReadCancelled
 
     def _attempts(self) -> Iterator[_Attempt]:
         """Yield the attempts that failed, each with the pause after it; the last one has none."""

@@ -142,7 +142,7 @@ class _Readers:
     def _read(self, batch: Batch, view: memoryview, start: int, end: int) -> None:
         file = self._file()
         file.begin(start, end)
-        for first, last, record, digest in _stretches(batch, start, end):
+        for first, last, record, digest in _spans(batch, start, end):
             hashed = hashlib.sha256()
             for position in range(first, last, BLOCK_BYTES):
                 until = min(position + BLOCK_BYTES, last)
@@ -165,7 +165,7 @@ class _Readers:
         return file
 
 
-def _stretches(
+def _spans(
     batch: Batch, start: int, end: int
 ) -> Iterator[tuple[int, int, TensorRecord | None, str]]:
     """The pieces between start and end, and what lies between them (without a record)."""
@@ -202,7 +202,7 @@ class BufferPool:
             self._buffers.remove(chosen)
         else:
             self._trim(idle, self._idle_bytes - size_bytes)
-            chosen = _fresh(size_bytes)
+            chosen = _new_buffer(size_bytes)
         self._buffers.append(chosen)  # the latest used is last
         return chosen
 
@@ -217,7 +217,7 @@ class BufferPool:
             buffer.close()
 
 
-def _fresh(size_bytes: int) -> mmap.mmap:
+def _new_buffer(size_bytes: int) -> mmap.mmap:
     rounded = -(-max(size_bytes, 1) // GRAIN_BYTES) * GRAIN_BYTES
     buffer = mmap.mmap(-1, rounded, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):

@@ -21,7 +21,7 @@ PATH = "/openapi.json"
 
 
 @dataclass(frozen=True)
-class _Written:
+class _RenderedDocument:
     schema: dict[str, Any]
     encoded: bytes
     tag: str
@@ -33,7 +33,7 @@ class ApiDocument:
     def __init__(self, write: Callable[[], dict[str, Any]]) -> None:
         self._write = write
         self._turn = asyncio.Lock()
-        self._written: _Written | None = None
+        self._written: _RenderedDocument | None = None
 
     async def schema(self) -> dict[str, Any]:
         return (await self._get()).schema
@@ -46,16 +46,16 @@ class ApiDocument:
             return Response(status_code=304, headers=headers)
         return Response(written.encoded, media_type="application/json", headers=headers)
 
-    async def _get(self) -> _Written:
+    async def _get(self) -> _RenderedDocument:
         async with self._turn:
             if self._written is None:
                 self._written = await threads.PAGES.run(self._make)
         return self._written
 
-    def _make(self) -> _Written:
+    def _make(self) -> _RenderedDocument:
         schema = self._write()
         encoded = json.dumps(schema, ensure_ascii=False, separators=(",", ":")).encode()
-        return _Written(schema, encoded, f'W/"{hashlib.sha256(encoded).hexdigest()[:32]}"')
+        return _RenderedDocument(schema, encoded, f'W/"{hashlib.sha256(encoded).hexdigest()[:32]}"')
 
 
 def install(app: FastAPI, document: ApiDocument) -> None:

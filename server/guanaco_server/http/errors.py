@@ -153,7 +153,7 @@ def install(app: FastAPI, forms: ErrorForms) -> None:
         return Response(body, error.status_code, error.headers, media_type="application/json")
 
     @app.exception_handler(Exception)
-    async def unforeseen(request: Request, error: Exception) -> Response:
+    async def internal_error_response(request: Request, error: Exception) -> Response:
         return tell(request, as_guanaco_error(f"{request.method} {request.url.path}", error))
 
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from guanaco.competitions import Competition
 from guanaco.leaderboard import AskedRatio, AskedVerdict, VerdictPair, VerdictState
 from guanaco_server.database.database import Database
-from guanaco_server.leaderboard.counting.asks import AskBook
+from guanaco_server.leaderboard.counting.asks import AskedConversationCache
 from guanaco_server.runtime import threads
 from guanaco_server.statistics.answer_lines import AskedConversations, predictions
 from guanaco_server.statistics.asked_ratio import (
@@ -35,7 +35,7 @@ class AskedReader:
     def __init__(self, database: Database, submissions: SubmissionService) -> None:
         self._database = database
         self._submissions = submissions
-        self._books: OrderedDict[str, AskBook] = OrderedDict()
+        self._books: OrderedDict[str, AskedConversationCache] = OrderedDict()
         self._verdicts: dict[str, tuple[float, AskedVerdict]] = {}
 
     async def verdict(self, competition: Competition, now: datetime) -> AskedVerdict | None:
@@ -44,11 +44,11 @@ class AskedReader:
             return None
         briefs = await self._submissions.briefs(may_be_stale=True)
         owners = {one.id: one.account_id for one in briefs}
-        book = self._books.pop(competition.id, None) or AskBook()
+        book = self._books.pop(competition.id, None) or AskedConversationCache()
         async with self._database.read(may_be_stale=True) as session:
             if await book.has_lost(session, competition.id):
                 self._verdicts.pop(competition.id, None)
-                book = AskBook()
+                book = AskedConversationCache()
             has_changed = await book.refresh(session, competition, owners, now)
         self._keep(competition.id, book)
         margin = competition.assignment.within
@@ -59,7 +59,7 @@ class AskedReader:
             self._verdicts[competition.id] = known = (margin, found)
         return known[1].model_copy(update={"waiting": book.waiting})
 
-    def _keep(self, competition: str, book: AskBook) -> None:
+    def _keep(self, competition: str, book: AskedConversationCache) -> None:
         self._books[competition] = book
         if len(self._books) > MAX_BOOKS:
             self._verdicts.pop(self._books.popitem(last=False)[0], None)

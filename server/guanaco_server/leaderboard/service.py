@@ -109,7 +109,7 @@ class LeaderboardService:
         key = (competition_id, brief.id)
         known = self._built.get(key)
         if known is None or known[:2] != (brief, shown):
-            row = _row(brief, shown, metrics or _nothing_of(brief))
+            row = _row(brief, shown, metrics or _empty_metrics(brief))
             known = self._built[key] = (brief, shown, row)
         return known[2]
 
@@ -186,10 +186,10 @@ def _final_row(
     brief: SubmissionBrief, final: SeasonEntry, metrics: SubmissionMetrics | None
 ) -> LeaderboardRow:
     shown = (final.rank, final.score, final.low, final.high, "")
-    return _row(brief, shown, final.with_votes(metrics or _nothing_of(brief)))
+    return _row(brief, shown, final.with_votes(metrics or _empty_metrics(brief)))
 
 
-def _nothing_of(brief: SubmissionBrief) -> SubmissionMetrics:
+def _empty_metrics(brief: SubmissionBrief) -> SubmissionMetrics:
     return metrics_of(brief.id, Aggregate(), 0)
 
 

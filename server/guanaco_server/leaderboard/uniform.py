@@ -34,7 +34,7 @@ MOST_CONVERSATIONS = 20_000  # added by one request
 
 
 @dataclass
-class _Added:
+class _RunningSums:
     """The sums so far; ``last`` is the begin and the id of the last conversation."""
 
     sums: UniformSums = field(default_factory=UniformSums)
@@ -56,14 +56,14 @@ class UniformService:
         self._clock = clock
         self._competitions = competitions
         self._one_at_a_time = asyncio.Lock()
-        self._settled: dict[str, _Added] = {}
+        self._settled: dict[str, _RunningSums] = {}
 
     async def ratios(self, competition_id: str) -> UniformRatios:
         """Estimate each submission's ratio had all been as likely to get each conversation."""
         competition = await self._competitions.find(competition_id)
         async with self._one_at_a_time:
             now = self._clock.now()
-            settled = self._settled.setdefault(competition.id, _Added())
+            settled = self._settled.setdefault(competition.id, _RunningSums())
             left = MOST_CONVERSATIONS
             left = await self._add(competition.id, settled, now - SETTLED, left)
             shown = await threads.PAGES.run(copy.deepcopy, settled)
@@ -80,7 +80,7 @@ class UniformService:
         )
 
     async def _add(
-        self, competition: str, added: _Added, before: datetime | None, left: int
+        self, competition: str, added: _RunningSums, before: datetime | None, left: int
     ) -> int:
         """Add conversations that began before a time, in parts; return how many more this request may add."""
         while left > 0:
@@ -108,7 +108,7 @@ class UniformService:
         return _Part(decided, thumbs, pools)
 
 
-def _add_part(added: _Added, part: _Part) -> None:
+def _add_part(added: _RunningSums, part: _Part) -> None:
     """Compute the chances of each decision whose snapshot is still kept, and add it. No user's name is kept."""
     for one in part.decided:
         pool = part.pools[one.decision.snapshot]

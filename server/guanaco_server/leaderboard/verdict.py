@@ -160,7 +160,7 @@ class VerdictService:
         if competition.ranking is not RankingRule.THUMBS_UP:
             async with self._database.read(may_be_stale=True) as session:
                 scores = await ranked_scores(session, competition.id)
-            return _by_intervals(competition, _led_by_live(_only(scores, only), field), now)
+            return _by_intervals(competition, _live_first(_only(scores, only), field), now)
         prior = await self._prior_of_past_seasons(now)
         return await threads.PAGES.run(_by_thumbs, competition, field, prior, now, only)
 
@@ -188,7 +188,7 @@ def _by_thumbs(
     only: tuple[str, str] | None,
 ) -> LeaderboardVerdict:
     counts = field.votes
-    board = _led_by_live(_only(standings(RankingRule.THUMBS_UP, counts, (), ()), only), field)
+    board = _live_first(_only(standings(RankingRule.THUMBS_UP, counts, (), ()), only), field)
     if not board:
         return _verdict(competition, None, [], now)
     margin = competition.assignment.within
@@ -218,7 +218,7 @@ def _by_thumbs(
     )
 
 
-def _led_by_live(board: Sequence[Standing], field: Field) -> list[Standing]:
+def _live_first(board: Sequence[Standing], field: Field) -> list[Standing]:
     """Put the first live one first: who is withdrawn leads only where nobody else has a score."""
     live = [one for one in board if not field.is_withdrawn(one.submission_id)][:1]
     return live + [one for one in board if one not in live]

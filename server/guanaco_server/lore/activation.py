@@ -102,7 +102,7 @@ def triggered(
             place: (one, again if level else texts[_depth(book, one)])
             for place, one in waiting.items()
         }
-        new = _meant(scans, room if level else PATTERN_CHARS)
+        new = _triggered_places(scans, room if level else PATTERN_CHARS)
         room -= min(room, len(again))
         for place in new:
             del waiting[place]
@@ -167,7 +167,7 @@ def _scanned(
     }
 
 
-def _meant(scans: Mapping[int, tuple[LoreEntry, str]], pattern_chars: int) -> list[int]:
+def _triggered_places(scans: Mapping[int, tuple[LoreEntry, str]], pattern_chars: int) -> list[int]:
     """Return the places of the entries whose keys stand in the text that is theirs. Each text is read once for all keys."""
     wanted: dict[tuple[str, bool, bool], set[str]] = {}
     for one, text in scans.values():

@@ -66,7 +66,7 @@ class Outbox:
             progress = await queries.all_progress(session)
             heads = await self._events.heads(session, list(webhooks))
             made = await claims.since(session, self._claims_since)
-        await self._tell_claims(
+        await self._notify_claims(
             made, {one.submission_id: webhooks[one.account_id] for one in heads}
         )
         counts = await self._rating_counts.kept()
@@ -75,9 +75,9 @@ class Outbox:
             progress_made = progress.get((webhook.id, head.submission_id), NO_PROGRESS)
             count = counts.get(head.submission_id, 0)
             if head.event_count > progress_made[0] or count > progress_made[1]:
-                await self._tell(webhook, head, progress_made, count)
+                await self._notify(webhook, head, progress_made, count)
 
-    async def _tell_claims(
+    async def _notify_claims(
         self, made: Sequence[claims.BoardClaim], webhooks: Mapping[str, WebhookRow]
     ) -> None:
         """Tell what boards have claimed since the last look. A claim that was told before is written once all the same."""
@@ -96,7 +96,7 @@ class Outbox:
         if made:
             self._claims_since = made[-1].at
 
-    async def _tell(
+    async def _notify(
         self, webhook: WebhookRow, head: EventHead, notified: tuple[int, int], count: int
     ) -> None:
         event_seq, feedback_count = notified

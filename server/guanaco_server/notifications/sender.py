@@ -84,7 +84,7 @@ class WebhookSender:
 
     def _begin(self, delivery: WebhookDeliveryRow, webhook: WebhookRow, token: str) -> None:
         self._busy[webhook.id] += 1
-        task = asyncio.create_task(self._try(delivery, webhook, token))
+        task = asyncio.create_task(self._attempt(delivery, webhook, token))
         self._under_way.add(task)
 
         def end(task: asyncio.Task[None]) -> None:
@@ -94,7 +94,7 @@ class WebhookSender:
 
         task.add_done_callback(end)
 
-    async def _try(self, delivery: WebhookDeliveryRow, webhook: WebhookRow, token: str) -> None:
+    async def _attempt(self, delivery: WebhookDeliveryRow, webhook: WebhookRow, token: str) -> None:
         body = delivery.body.encode()
         headers = _headers(delivery.id, webhook, self._clock.now(), body)
         result = await self._client.post(webhook.url, headers, body)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sqlalchemy.exc import DBAPIError
 
 from guanaco_server.observability.by_submission import ServerStatistics, Spend
-from guanaco_server.observability.census import Wait
+from guanaco_server.observability.database_gauges import Wait
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.runtime.background import Background
 
@@ -45,7 +45,7 @@ class FleetReaders:
 NOTHING = FleetSpending({}, {}, {})
 
 
-class FleetCensus:
+class FleetGauges:
     def __init__(
         self,
         metrics: Metrics,
@@ -60,19 +60,19 @@ class FleetCensus:
         self._wait = wait
         self._has_work = True
         self._rounds = 0
-        self._background = Background("fleet census")
+        self._background = Background("fleet gauges")
 
     async def start(self) -> None:
         self._background.start(self._run())
 
     async def stop(self) -> None:
         await self._background.stop()
-        self._say_nothing()
+        self._clear()
 
     async def take(self) -> None:
         self._has_work = True  # it may lead at any time
         if not self._is_leader():
-            self._say_nothing()
+            self._clear()
             return
         servers, wanted = await self._readers.servers(), await self._readers.gpus_wanted()
         self._metrics.submissions.note_servers(servers)
@@ -86,7 +86,7 @@ class FleetCensus:
             self._note(await self._readers.spending())
         self._rounds += 1
 
-    def _say_nothing(self) -> None:
+    def _clear(self) -> None:
         self._rounds = 0
         self._metrics.submissions.note_servers({})
         self._metrics.note_gpus_wanted({})

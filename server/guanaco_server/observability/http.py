@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.observability.scope import RequestIds, request_ids, scope
-from guanaco_server.observability.tracing import Tracing, within
+from guanaco_server.observability.tracing import Tracing, use_span
 
 HEADER = "x-request-id"
 TRACE_ID_HEADER = "x-trace-id"
@@ -44,7 +44,7 @@ class Observed:
         ids = request_ids(headers.get(HEADER, ""), headers.get(TRACE_HEADER, ""))
         method = asgi["method"] if asgi["method"] in METHODS else "other"
         request = None if asgi["path"] in UNTRACED else self._tracing.begin(ids, method)
-        with scope(**ids.logged), within(request):
+        with scope(**ids.logged), use_span(request):
             try:
                 await self._app(asgi, receive, labelled(send, ids, note))
             finally:

@@ -140,7 +140,7 @@ class Metrics:
             "Connections that were refused or ended: the server was `full`, the `address` had too many or opened them too fast (`rate`), `header_bytes` were over the limit, requests that were still arriving filled the `memory` for them, or nothing came or was read in time while the connection was `idle` or in its `header`, `body`, `working`, `draining` or `closing`.",
             ("reason",),
         )
-        self._census_at = self._gauge(
+        self._gauges_read_at = self._gauge(
             "guanaco_census_timestamp_seconds",
             "When the gauges of submissions, deployments and workers were last read from the database.",
         )
@@ -223,7 +223,7 @@ class Metrics:
     def note_connection_ended(self, reason: str) -> None:
         self._child(self._connections_ended, reason).inc()
 
-    def note_census(
+    def note_database_gauges(
         self,
         submissions: Mapping[str, int],
         oldest_queued_s: float,
@@ -240,7 +240,7 @@ class Metrics:
             self._unserved.labels(trouble).set(count)
         self._oldest.set(oldest_queued_s)
         self._workers.set(workers)
-        self._census_at.set(at)
+        self._gauges_read_at.set(at)
 
     def note_gpus_wanted(self, by_type: Mapping[str, int]) -> None:
         _set_all(self._gpus_wanted, by_type)

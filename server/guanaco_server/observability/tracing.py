@@ -97,7 +97,7 @@ _REQUEST: ContextVar[RequestSpan | None] = ContextVar("guanaco_request_span", de
 NO_SPAN = NoSpan()
 
 
-class within:  # noqa: N801 - used as a function; a generator would cost each reply a microsecond more
+class use_span:  # noqa: N801 - used as a function; a generator would cost each reply a microsecond more
     """Within, and in tasks begun within, ``span`` makes children of this request's span."""
 
     __slots__ = ("_request", "_token")

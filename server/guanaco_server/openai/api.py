@@ -147,7 +147,7 @@ class _Writer:
         choice = {"index": 0, **content, "logprobs": None, "finish_reason": reply.finish_reason}
         kind = "chat.completion" if self._is_chat else "text_completion"
         body = {**self._fields, "object": kind, "choices": [choice], "usage": _usage(reply)}
-        return _json(body | _ours(reply))
+        return _json(body | _recorded_ids(reply))
 
     def _delta(self, text: str) -> dict[str, Any]:
         if not self._is_chat:
@@ -158,7 +158,7 @@ class _Writer:
     def _event(self, content: dict[str, Any], reply: Reply | None) -> bytes:
         reason = reply.finish_reason if reply else None
         choice = {"index": 0, **content, "logprobs": None, "finish_reason": reason}
-        return self._data({"choices": [choice]} | (_ours(reply) if reply else {}))
+        return self._data({"choices": [choice]} | (_recorded_ids(reply) if reply else {}))
 
     def _data(self, fields: dict[str, Any]) -> bytes:
         kind = "chat.completion.chunk" if self._is_chat else "text_completion"
@@ -174,7 +174,7 @@ def _usage(reply: Reply) -> dict[str, int]:
     }
 
 
-def _ours(reply: Reply) -> dict[str, Any]:
+def _recorded_ids(reply: Reply) -> dict[str, Any]:
     """Name the recorded conversation and message, which a rating needs."""
     if reply.conversation_id is None:
         return {}

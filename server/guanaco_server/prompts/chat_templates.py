@@ -17,7 +17,7 @@ from typing import Any
 from guanaco.chat import Sender
 from guanaco.errors import BadChatTemplate, PromptFailed
 from guanaco_server.prompts.counting import TokenCounter
-from guanaco_server.prompts.layouts import Layout, Part, Spoken
+from guanaco_server.prompts.layouts import ChatTurn, Layout, Part
 from guanaco_server.prompts.rendering import history_of, shorter_cuts, too_long
 from guanaco_server.prompts.template_files import TemplateFile
 from guanaco_server.prompts.template_process import (
@@ -152,7 +152,9 @@ class ChatTemplateCounter:
         system = self._count([PROBE[0], PROBE[2]]) - short - counter.alone(PROBE[0][1])
         self._around_part = max(1, system)
 
-    def render(self, layout: Layout, turns: Sequence[Spoken], budget: int, begun: str = "") -> str:
+    def render(
+        self, layout: Layout, turns: Sequence[ChatTurn], budget: int, begun: str = ""
+    ) -> str:
         """The prompt, of at most ``budget`` tokens; MessageTooLong if what is never cut is longer.
 
         It ends with ``begun``, the reply so far.
@@ -173,7 +175,7 @@ class ChatTemplateCounter:
         history = history_of(turns, tokens)
         framed = layout.with_begun(begun) if begun else layout
         frame = self._counter.kept_for(framed, lambda: self._frame(framed))
-        cut = Replay(history, frame, self._counter.sure(budget)).cut
+        cut = Replay(history, frame, self._counter.safe_budget(budget)).cut
         for shorter in (cut, *shorter_cuts(cut, frame, history)):
             pieces = list(_message_pieces(layout, shorter, turns, text))
             text_made = (
@@ -208,7 +210,7 @@ class ChatTemplateCounter:
 
 
 def _message_pieces(
-    layout: Layout, cut: Cut, turns: Sequence[Spoken], text: Any
+    layout: Layout, cut: Cut, turns: Sequence[ChatTurn], text: Any
 ) -> Iterator[RoleText]:
     before, after = layout.kept(cut.dropped)
     yield from _part_pieces(before)

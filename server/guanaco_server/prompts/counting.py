@@ -58,10 +58,10 @@ class TextCounts(Protocol):
     def whole(self, text: str) -> int:
         """Count the special tokens around it too."""
 
-    async def count_later(self, uncounted: Uncounted) -> Sequence[int]: ...
+    async def count_later(self, uncounted: TextsNotCounted) -> Sequence[int]: ...
 
 
-class Uncounted(Exception):  # caught by ``TokenCounter.counted``
+class TextsNotCounted(Exception):  # caught by ``TokenCounter.counted``
     """The counts of these texts are not known, and the event loop does not wait for them."""
 
     def __init__(self, texts: Sequence[str], *, is_whole: bool = False) -> None:
@@ -90,18 +90,18 @@ class TokenCounter:
         kept = (self._alone, self._wholes, self._pieces, self._steps)
         return sum(each.size for each in kept)
 
-    async def counted(self, work: Callable[[], T], missing: Uncounted | None = None) -> T:
+    async def counted(self, work: Callable[[], T], missing: TextsNotCounted | None = None) -> T:
         """Run ``work`` on the event loop, and again once what it missed is counted. ``missing`` is what it has missed already."""
         for _ in range(MAX_ROUNDS):
             if missing is not None:
                 await self._count(missing)
             try:
                 return work()
-            except Uncounted as uncounted:
+            except TextsNotCounted as uncounted:
                 missing = uncounted.with_traceback(None)  # whose frames hold it: a cycle
         return await threads.CHATS.run(work)  # it needs more than is kept
 
-    async def _count(self, missing: Uncounted) -> None:
+    async def _count(self, missing: TextsNotCounted) -> None:
         kept = self._wholes if missing.is_whole else self._alone
         counts = await self._source.count_later(missing)
         for text, count in zip(missing.texts, counts, strict=True):
@@ -122,11 +122,11 @@ class TokenCounter:
         tokens, is_exact = self.sequence([self.piece(text)])
         return tokens if is_exact else self.whole(text)
 
-    def sure(self, budget: int) -> int:
+    def safe_budget(self, budget: int) -> int:
         """Return the largest sum of counts with which the whole prompt almost always stays within the budget."""
         return budget if self._breaks.is_sure else budget - budget // UNSURE
 
-    def is_far_from(self, budget: int, tokens: int) -> bool:
+    def is_safely_within(self, budget: int, tokens: int) -> bool:
         """Tell whether a sum of counts, which may be off at one or two junctions, is certainly within the budget."""
         return self._breaks.is_sure and tokens <= budget - budget // UNSURE
 
@@ -334,17 +334,17 @@ class _CountedByProcess:
         self._loop = asyncio.get_running_loop()
 
     def counts(self, texts: Sequence[str]) -> Sequence[int]:
-        return self._wait(Uncounted(texts))
+        return self._wait(TextsNotCounted(texts))
 
     def whole(self, text: str) -> int:
-        return self._wait(Uncounted([text], is_whole=True))[0]
+        return self._wait(TextsNotCounted([text], is_whole=True))[0]
 
-    async def count_later(self, uncounted: Uncounted) -> Sequence[int]:
+    async def count_later(self, uncounted: TextsNotCounted) -> Sequence[int]:
         if uncounted.is_whole:
             return [await self._tokenizers.whole(self._key, text) for text in uncounted.texts]
         return await self._tokenizers.counts(self._key, uncounted.texts)
 
-    def _wait(self, uncounted: Uncounted) -> Sequence[int]:
+    def _wait(self, uncounted: TextsNotCounted) -> Sequence[int]:
         try:
             asyncio.get_running_loop()
         except RuntimeError:  # in a thread

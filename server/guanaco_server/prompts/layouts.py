@@ -41,7 +41,7 @@ class Layout:
     before: tuple[Part, ...]
     after: tuple[Part, ...]
     turn_priority: int
-    turn_text: Callable[[Spoken], str]
+    turn_text: Callable[[ChatTurn], str]
     made_of: tuple[object, ...] = ()
 
     @cached_property
@@ -88,7 +88,7 @@ class CountedLayout:
     frame: Frame
 
 
-def surroundings(layout: Layout, counter: TokenCounter) -> CountedLayout:
+def counted_layout(layout: Layout, counter: TokenCounter) -> CountedLayout:
     """The very same object while layout and counter are."""
     return counter.kept_for(layout, lambda: _count(layout, counter))
 
@@ -128,7 +128,7 @@ class Utterance(NamedTuple):
     summary: Summary | None = None
 
 
-class Spoken(Protocol):
+class ChatTurn(Protocol):
     """An utterance, or a turn as clients send it."""
 
     @property
@@ -164,18 +164,21 @@ def _new_layout(formatter: PromptFormatter, bot: Bot, user_name: str) -> Layout:
     bot_says = _around_message(formatter.bot_template, names)
     user_says = _around_message(formatter.user_template, names)
 
-    def turn_text(turn: Spoken) -> str:
+    def turn_text(turn: ChatTurn) -> str:
         says = bot_says if turn.sender is Sender.BOT else user_says
         line = turn.content.join(says)
         lore = lore_of(bot, turn)
-        return f"{_aside(formatter, lore)}{line}" if lore else line
+        return f"{_narration(formatter, lore)}{line}" if lore else line
 
     return Layout(
         before=(
             Part(fill(formatter.memory_template, memory=persona(bot), **names)),
             Part(fill(formatter.prompt_template, prompt=bot.prompt, **names), priority=1),
         ),
-        after=(*_reminder(formatter, bot), Part(fill(formatter.response_template, **names))),
+        after=(
+            *_post_history_parts(formatter, bot),
+            Part(fill(formatter.response_template, **names)),
+        ),
         turn_priority=2,
         turn_text=turn_text,
         made_of=(formatter, bot, user_name),
@@ -188,7 +191,7 @@ def persona(bot: Bot) -> str:
     return "\n".join(text for text in (bot.memory, always) if text) if always else bot.memory
 
 
-def lore_of(bot: Bot, turn: Spoken) -> str:
+def lore_of(bot: Bot, turn: ChatTurn) -> str:
     """The entries that were told with a turn, the summary that it was shown with, and the earlier turns that were shown again."""
     places, passages = getattr(turn, "lore", ()), getattr(turn, "passages", "")
     summary: Summary | None = getattr(turn, "summary", None)
@@ -199,17 +202,17 @@ def lore_of(bot: Bot, turn: Spoken) -> str:
     return "\n".join(text for text in (entries, before, passages) if text)
 
 
-def content_with_lore(bot: Bot, turn: Spoken) -> str:
+def content_with_lore(bot: Bot, turn: ChatTurn) -> str:
     """The message behind the entries that were told with it, for prompts that have no other place for them."""
     lore = lore_of(bot, turn)
     return f"[{lore}]\n\n{turn.content}" if lore else turn.content
 
 
-def _reminder(formatter: PromptFormatter, bot: Bot) -> tuple[Part, ...]:
-    return (Part(_aside(formatter, bot.post_history)),) if bot.post_history else ()
+def _post_history_parts(formatter: PromptFormatter, bot: Bot) -> tuple[Part, ...]:
+    return (Part(_narration(formatter, bot.post_history)),) if bot.post_history else ()
 
 
-def _aside(formatter: PromptFormatter, text: str) -> str:
+def _narration(formatter: PromptFormatter, text: str) -> str:
     """A text between the turns that nobody says: as the persona is written where that template names nobody, else a line."""
     names_nobody = {field for _, field in parse_template(formatter.memory_template)} <= {
         "memory",

@@ -16,7 +16,7 @@ from guanaco_server.lore.activation import (
     takes_long,
     triggered,
 )
-from guanaco_server.prompts.layouts import Spoken, Utterance
+from guanaco_server.prompts.layouts import ChatTurn, Utterance
 from guanaco_server.runtime import threads
 
 PREVIEWED = (
@@ -24,7 +24,7 @@ PREVIEWED = (
 )
 
 
-def asked(bot: Bot, turns: Sequence[Spoken], content: str) -> Utterance:
+def asked(bot: Bot, turns: Sequence[ChatTurn], content: str) -> Utterance:
     """The user's message with the entries to tell before it."""
     book = bot.lorebook
     if book is None:
@@ -33,7 +33,7 @@ def asked(bot: Bot, turns: Sequence[Spoken], content: str) -> Utterance:
     return Utterance(Sender.USER, content, triggered(book, messages, in_force))
 
 
-async def ask(bot: Bot, turns: Sequence[Spoken], content: str) -> Utterance:
+async def ask(bot: Bot, turns: Sequence[ChatTurn], content: str) -> Utterance:
     """The same, in a thread where that may take long: a stranger wrote the lorebook."""
     book = bot.lorebook
     if book is None or not takes_long(
@@ -43,7 +43,7 @@ async def ask(bot: Bot, turns: Sequence[Spoken], content: str) -> Utterance:
     return await threads.CHATS.run(asked, bot, tuple(turns), content)
 
 
-def _scanned(bot: Bot, turns: Sequence[Spoken], content: str) -> tuple[list[str], set[int]]:
+def _scanned(bot: Bot, turns: Sequence[ChatTurn], content: str) -> tuple[list[str], set[int]]:
     """The messages that keys are looked for in, and the places of the entries that are in force."""
     recent = turns[max(0, len(turns) - EPOCH_MESSAGES) :]
     in_force = {place for turn in recent for place in getattr(turn, "lore", ())}
@@ -61,7 +61,7 @@ async def require_usable_book(bot: Bot, account_id: str) -> None:
         require_usable(bot.lorebook)
 
 
-async def with_lore(bot: Bot, turns: Sequence[Spoken], account_id: str) -> Sequence[Spoken]:
+async def with_lore(bot: Bot, turns: Sequence[ChatTurn], account_id: str) -> Sequence[ChatTurn]:
     """The turns of a talk that is recorded nowhere, as a conversation would have them; older ones than PREVIEWED tell nothing.
 
     Each message takes its own turn in a thread, so that a long talk holds up nobody else's for long.
@@ -69,7 +69,7 @@ async def with_lore(bot: Bot, turns: Sequence[Spoken], account_id: str) -> Seque
     if bot.lorebook is None:
         return turns
     begin = max(0, len(turns) - PREVIEWED)
-    annotated: list[Spoken] = list(turns[:begin])
+    annotated: list[ChatTurn] = list(turns[:begin])
     for turn in turns[begin:]:
         if turn.sender is Sender.USER:
             content, before = turn.content, tuple(annotated)
@@ -81,7 +81,7 @@ async def with_lore(bot: Bot, turns: Sequence[Spoken], account_id: str) -> Seque
     return annotated
 
 
-def without_newest_lore(turns: Sequence[Spoken]) -> Sequence[Spoken] | None:
+def without_newest_lore(turns: Sequence[ChatTurn]) -> Sequence[ChatTurn] | None:
     """The same without the entries, the summary and the earlier turns at the newest message; None where there are none."""
     newest = turns[-1] if turns else None
     if not isinstance(newest, Utterance) or not (newest.lore or newest.passages or newest.summary):

@@ -19,7 +19,7 @@ from typing import Any
 from guanaco.chat import Bot, Sender
 from guanaco.errors import PromptFailed
 from guanaco.prompts import PoetPrompt
-from guanaco_server.prompts.layouts import Spoken, content_with_lore, persona
+from guanaco_server.prompts.layouts import ChatTurn, content_with_lore, persona
 from guanaco_server.prompts.poet_parts import EXCHANGED, NEWEST, PoetPart
 from guanaco_server.prompts.rendering import too_long
 from guanaco_server.prompts.template_process import Job, TemplateFault, TemplateProcess
@@ -37,7 +37,7 @@ class PoetRenderer:
         self._process = process
 
     def parts(
-        self, prompt: PoetPrompt, bot: Bot, user_name: str, turns: Sequence[Spoken]
+        self, prompt: PoetPrompt, bot: Bot, user_name: str, turns: Sequence[ChatTurn]
     ) -> list[PoetPart]:
         """Return the parts of a conversation, the greeting among ``turns``. PromptFailed says what is wrong with the template."""
         template = "".join([*_functions(prompt), _included(prompt.template, prompt.sections)])
@@ -120,7 +120,9 @@ def _included(template: str, sections: dict[str, str]) -> str:
     return template
 
 
-def _given(prompt: PoetPrompt, bot: Bot, user_name: str, turns: Sequence[Spoken]) -> dict[str, Any]:
+def _given(
+    prompt: PoetPrompt, bot: Bot, user_name: str, turns: Sequence[ChatTurn]
+) -> dict[str, Any]:
     """Return the variables: our names, those of Prompt Poet's examples, and what the prompt brings."""
     spoken = list(turns)
     query = ""

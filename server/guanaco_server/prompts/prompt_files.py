@@ -8,7 +8,7 @@ from guanaco.chat import Bot, Sender
 from guanaco.errors import PromptFailed
 from guanaco.prompts import PromptFile, PromptPart
 from guanaco_server.prompts.counting import Generations
-from guanaco_server.prompts.layouts import Layout, Part, Spoken, content_with_lore, persona
+from guanaco_server.prompts.layouts import ChatTurn, Layout, Part, content_with_lore, persona
 from guanaco_server.prompts.template_process import Job, TemplateFault, TemplateProcess
 
 KEPT_CHARS = 8_000_000
@@ -25,7 +25,9 @@ class PromptFileRenderer:
         )
         self._layouts: Generations[tuple[PromptFile, Bot, str], Layout] = Generations(KEPT_CHARS)
 
-    def layout(self, file: PromptFile, bot: Bot, user_name: str, turns: Sequence[Spoken]) -> Layout:
+    def layout(
+        self, file: PromptFile, bot: Bot, user_name: str, turns: Sequence[ChatTurn]
+    ) -> Layout:
         """With the newest ``turns`` rendered; older ones are when they are asked for. PromptFailed names the part."""
         key = (file, bot, user_name)
         layout = self._layouts.find(key)
@@ -51,7 +53,7 @@ class PromptFileRenderer:
         ]
         return Layout(
             before=tuple(parts[:place]),
-            after=(*_reminder(bot), *parts[place + 1 :]),
+            after=(*_post_history_parts(bot), *parts[place + 1 :]),
             turn_priority=file.turn_part.truncation_priority,
             turn_text=lambda turn: self._render(file.turn_part, [_of_turn(bot, names, turn)])[0],
         )
@@ -71,7 +73,7 @@ class PromptFileRenderer:
         return [text or "" for text in known]
 
 
-def _reminder(bot: Bot) -> tuple[Part, ...]:
+def _post_history_parts(bot: Bot) -> tuple[Part, ...]:
     """The instructions behind the turns, which no part of a file names."""
     return (Part(f"{bot.post_history}\n", role="user"),) if bot.post_history else ()
 
@@ -80,7 +82,7 @@ def _names(bot: Bot, user_name: str) -> dict[str, str]:
     return {"bot_name": bot.name, "user_name": user_name}
 
 
-def _of_turn(bot: Bot, names: dict[str, str], turn: Spoken) -> dict[str, str]:
+def _of_turn(bot: Bot, names: dict[str, str], turn: ChatTurn) -> dict[str, str]:
     is_bot = turn.sender is Sender.BOT
     return names | {
         "name": names["bot_name" if is_bot else "user_name"],

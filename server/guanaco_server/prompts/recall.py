@@ -64,7 +64,9 @@ def recalled(
         budget: The tokens that the recalled turns may take, with those that are in force.
         forgotten_until: The position up to which nothing is remembered.
     """
-    searched = [turn for turn in turns[: _reach(turns, room)] if turn.position > forgotten_until]
+    searched = [
+        turn for turn in turns[: _first_kept_turn(turns, room)] if turn.position > forgotten_until
+    ]
     searched = _newest(searched)
     recent = turns[max(0, len(turns) - EPOCH_MESSAGES) :]
     in_force = {position for turn in recent for position in turn.recalled}
@@ -97,7 +99,7 @@ def _size(turn: Utterance) -> int:
     return tokens(turn.content) + LINE_TOKENS
 
 
-def _reach(turns: Sequence[Utterance], room: int) -> int:
+def _first_kept_turn(turns: Sequence[Utterance], room: int) -> int:
     """Return the first turn that a prompt surely holds right after a cut."""
     room = int(LOW_WATER * max(0, room))
     for place in range(len(turns) - 1, -1, -1):

@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from guanaco.chat import Sender
 from guanaco.errors import MessageTooLong
 from guanaco_server.prompts.counting import EMPTY, AddedTokens, CountedText, TokenCounter
-from guanaco_server.prompts.layouts import Layout, Spoken, surroundings
+from guanaco_server.prompts.layouts import ChatTurn, Layout, counted_layout
 from guanaco_server.prompts.transcript import Transcript
 from guanaco_server.prompts.truncation import RESERVE, Cut, Frame, Replay, TurnSizes
 
 
 def render(
     layout: Layout,
-    turns: Sequence[Spoken],
+    turns: Sequence[ChatTurn],
     counter: TokenCounter,
     budget: int,
     transcript: Transcript | None = None,
@@ -32,13 +32,13 @@ def render(
 
 
 def render_uncounted(
-    layout: Layout, turns: Sequence[Spoken], counter: TokenCounter, budget: int
+    layout: Layout, turns: Sequence[ChatTurn], counter: TokenCounter, budget: int
 ) -> str | None:
     """The prompt with everything in it, where its bytes alone show that it is within the budget; else None."""
     bound = counter.bound
     if bound is None:
         return None
-    room = counter.sure(budget) - RESERVE - bound.around
+    room = counter.safe_budget(budget) - RESERVE - bound.around
     if sum([len(turn.content) for turn in turns]) > room:
         return None
     before, after = layout.kept(0)
@@ -50,10 +50,10 @@ def render_uncounted(
 
 class _Fitting:
     def __init__(
-        self, layout: Layout, turns: Sequence[Spoken], counter: TokenCounter, budget: int
+        self, layout: Layout, turns: Sequence[ChatTurn], counter: TokenCounter, budget: int
     ) -> None:
         self._layout = layout
-        self._around = surroundings(layout, counter)
+        self._around = counted_layout(layout, counter)
         self._turns = turns
         self._counter = counter
         self._budget = budget
@@ -64,7 +64,7 @@ class _Fitting:
 
     def prompt(self, transcript: Transcript | None) -> str:
         frame = self._around.frame
-        replay = Replay(self._history, frame, self._counter.sure(self._budget))
+        replay = Replay(self._history, frame, self._counter.safe_budget(self._budget))
         cut = replay.cut
         if transcript is not None and self._turns:
             self._keep(transcript, replay)
@@ -92,7 +92,7 @@ class _Fitting:
         turns = self._pieces[first:]
         prompt = "".join([piece.text for piece in (head, *turns, tail)])
         total = self._sum(head, turns, tail, self._steps[first + 1 :])
-        if total.is_exact or self._counter.is_far_from(self._budget, total.tokens):
+        if total.is_exact or self._counter.is_safely_within(self._budget, total.tokens):
             return total.tokens, prompt
         return self._counter.whole(prompt), prompt
 
@@ -145,7 +145,7 @@ def shorter_cuts(cut: Cut, frame: Frame, history: TurnSizes) -> list[Cut]:
     return cuts or [cut]
 
 
-def history_of(turns: Sequence[Spoken], tokens: Callable[[int], Sequence[int]]) -> TurnSizes:
+def history_of(turns: Sequence[ChatTurn], tokens: Callable[[int], Sequence[int]]) -> TurnSizes:
     return TurnSizes(
         chars=[len(turn.content) for turn in turns],
         is_user=[turn.sender is Sender.USER for turn in turns],

@@ -29,12 +29,12 @@ from guanaco.prompts import (
     UnknownPrompt,
 )
 from guanaco_server.prompts.chat_templates import ChatTemplate, ChatTemplateCounter
-from guanaco_server.prompts.counting import Counters, Generations, TokenCounter, Uncounted
+from guanaco_server.prompts.counting import Counters, Generations, TextsNotCounted, TokenCounter
 from guanaco_server.prompts.layouts import (
     KEPT_CHARS,
+    ChatTurn,
     Layout,
     Part,
-    Spoken,
     Utterance,
     chars_of,
     content_with_lore,
@@ -93,7 +93,7 @@ class PromptService:
         max_input_tokens: int,
         bot: Bot,
         user_name: str,
-        turns: Sequence[Spoken],
+        turns: Sequence[ChatTurn],
         transcript: Transcript | None = None,
         within_s: float = RENDER_S,
         begun: str = "",
@@ -236,7 +236,7 @@ async def _rendered(plain: _PlainPrompt, counter: TokenCounter) -> str:
     prompt, missing = None, None
     try:
         prompt = plain.go_on(counter)
-    except Uncounted as uncounted:
+    except TextsNotCounted as uncounted:
         missing = uncounted.with_traceback(None)  # whose frames hold it: a cycle
     if prompt is None:
         prompt = plain.render_uncounted(counter)
@@ -256,7 +256,7 @@ class _PlainPrompt:
     layout: Layout
     budget: int
     bot: Bot
-    turns: Sequence[Spoken]
+    turns: Sequence[ChatTurn]
     transcript: Transcript | None
 
     def go_on(self, counter: TokenCounter) -> str | None:
@@ -272,7 +272,7 @@ class _PlainPrompt:
     def render(self, counter: TokenCounter) -> str:
         return render(self.layout, self._utterances(), counter, self.budget, self.transcript)
 
-    def _utterances(self) -> Sequence[Spoken]:
+    def _utterances(self) -> Sequence[ChatTurn]:
         return with_greeting(self.bot, self.turns)
 
 
@@ -325,7 +325,7 @@ def _new_chat_layout(bot: Bot) -> Layout:
     )
 
 
-def with_greeting(bot: Bot, turns: Sequence[Spoken]) -> Sequence[Spoken]:
+def with_greeting(bot: Bot, turns: Sequence[ChatTurn]) -> Sequence[ChatTurn]:
     if not bot.first_message:
         return turns
     return [Utterance(Sender.BOT, bot.first_message), *turns]

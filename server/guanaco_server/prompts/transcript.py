@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from guanaco.chat import Sender
 from guanaco_server.prompts.counting import AddedTokens, CountedText, TokenCounter
-from guanaco_server.prompts.layouts import Layout, Spoken, surroundings
+from guanaco_server.prompts.layouts import ChatTurn, Layout, counted_layout
 from guanaco_server.prompts.truncation import Replay
 
 
@@ -35,7 +35,7 @@ class Transcript:
     def __init__(self) -> None:
         self.layout: Layout | None = None
         self._begin: AddedTokens | None = None
-        self._newest: Spoken | None = None
+        self._newest: ChatTurn | None = None
 
     def begin(
         self,
@@ -43,7 +43,7 @@ class Transcript:
         counter: TokenCounter,
         budget: int,
         replay: Replay,
-        newest: Spoken,
+        newest: ChatTurn,
         pieces: Sequence[CountedText],
         steps: Sequence[AddedTokens],
     ) -> None:
@@ -53,7 +53,7 @@ class Transcript:
             return
         replay.forget()
         self.layout, self._budget, self._replay = layout, budget, replay
-        self._around = surroundings(layout, counter)
+        self._around = counted_layout(layout, counter)
         self._unsure = 0
         self._note_unsure(replay.cut.first, steps)
         self._set_text([piece.text for piece in pieces], counter)
@@ -61,13 +61,13 @@ class Transcript:
         self._newest = newest
 
     def next_prompt(
-        self, layout: Layout, turns: Sequence[Spoken], counter: TokenCounter, budget: int
+        self, layout: Layout, turns: Sequence[ChatTurn], counter: TokenCounter, budget: int
     ) -> str | None:
         """Return None if it must be rendered from nothing."""
         known = self._known(turns)
         if not known or turns[-1].sender is not Sender.USER:
             return None
-        if budget != self._budget or surroundings(layout, counter) is not self._around:
+        if budget != self._budget or counted_layout(layout, counter) is not self._around:
             return None
         cut = self._replay.cut
         new = turns[known:]
@@ -87,7 +87,7 @@ class Transcript:
             self._newest = turns[-1]
         return prompt
 
-    def _known(self, turns: Sequence[Spoken]) -> int:
+    def _known(self, turns: Sequence[ChatTurn]) -> int:
         """Return how many of the turns were taken already, found by the identity of the last one."""
         if self._newest is not None:
             for place in range(len(turns), 0, -1):
@@ -96,7 +96,7 @@ class Transcript:
         return 0
 
     def _take(
-        self, turns: Sequence[Spoken], pieces: Sequence[CountedText], steps: Sequence[AddedTokens]
+        self, turns: Sequence[ChatTurn], pieces: Sequence[CountedText], steps: Sequence[AddedTokens]
     ) -> Sequence[str]:
         if not turns:
             return ()
@@ -129,6 +129,6 @@ class Transcript:
         is_exact = self._begin.is_exact and end.is_exact and self._unsure <= cut.first
         if tokens > self._budget:
             return None
-        if not is_exact and not counter.is_far_from(self._budget, tokens):
+        if not is_exact and not counter.is_safely_within(self._budget, tokens):
             return None
         return f"{head.text}{self._text}{tail.text}"

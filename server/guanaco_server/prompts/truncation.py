@@ -123,7 +123,7 @@ class Replay:
             cut, after = Cut(0, 0), 0
         else:
             moment = moments[begin]
-            self._sum_from(history, self._reach_back(history, moment))
+            self._sum_from(history, self._first_turn_beyond_budget(history, moment))
             cut, after = self._begin_epoch(moment, history.newest_user(moment)), begin + 1
         while (after := self._next_overflow(cut, moments, after)) < len(moments):
             cut = self._advance(cut, moments[after], history.newest_user(moments[after]))
@@ -146,7 +146,7 @@ class Replay:
                 return place + 1
         return 0
 
-    def _reach_back(self, history: TurnSizes, moment: int) -> int:
+    def _first_turn_beyond_budget(self, history: TurnSizes, moment: int) -> int:
         """The turn from which on the room is surely full at that moment."""
         begin, newer = moment, len(history.chars) - moment - 1
         while begin:

@@ -76,17 +76,17 @@ def duelling(
     heard = [name for name in names if held[name] >= HEARD]
     unheard = [name for name in names if held[name] < HEARD]
     if len(heard) < 2:
-        return Duelling(leader=None, shares=_even(unheard or names))
+        return Duelling(leader=None, shares=_uniform(unheard or names))
     strengths = strengths_of(results)
     leader = max(heard, key=lambda name: (strengths[name], name))
     shares = dict.fromkeys((name for name in names if name != leader), 0.0)
     needed = needed_evidence(members_of(counts))
-    aimed = _aimed(leader, heard, results[leader], strengths, within, needed)
+    aimed = _opponent_shares(leader, heard, results[leader], strengths, within, needed)
     waiting = len(unheard) / len(names)
     new = [name for name in shares if HEARD <= held[name] < new_until]
     for part, of in (
-        (waiting, _even(unheard)),
-        ((1 - waiting) * floor * bool(new), _even(new)),
+        (waiting, _uniform(unheard)),
+        ((1 - waiting) * floor * bool(new), _uniform(new)),
         ((1 - waiting) * (1 - floor * bool(new)), aimed),
     ):
         for name, share in of.items():
@@ -94,7 +94,7 @@ def duelling(
     return Duelling(leader=leader, shares={name: round(one, 6) for name, one in shares.items()})
 
 
-def _aimed(
+def _opponent_shares(
     leader: str,
     heard: Sequence[str],
     duels: Mapping[str, DuelCount],
@@ -108,7 +108,7 @@ def _aimed(
         name for name in others if evidence_of_duels(duels.get(name, NO_DUEL), within) < needed
     ]
     if not open_ones:
-        return _even(others)
+        return _uniform(others)
     leads = {name: (strengths[leader] - strengths[name] + 2 * within) ** 2 for name in open_ones}
     held = {name: duels.get(name, NO_DUEL).total + 0.5 for name in open_ones}
     taken = dict.fromkeys(open_ones, 0)
@@ -124,5 +124,5 @@ def _least_known(leads: Mapping[str, float], held: dict[str, float]) -> Iterator
         yield name
 
 
-def _even(names: Sequence[str]) -> dict[str, float]:
+def _uniform(names: Sequence[str]) -> dict[str, float]:
     return dict.fromkeys(names, 1 / len(names)) if names else {}

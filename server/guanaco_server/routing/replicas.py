@@ -148,7 +148,9 @@ class ReplicaChooser:
             noted = prefix, self._prefixes.begin(key, prefix, replica)
         return Ask(self, replica, endpoints, is_streamed, noted)
 
-    def note_end(self, replica: Replica, noted: ConversationOutcome | None, used: Used) -> None:
+    def note_end(
+        self, replica: Replica, noted: ConversationOutcome | None, used: ReplyUsage
+    ) -> None:
         """Note what a reply took of the replica."""
         replica.computed_tokens += used.prompt_tokens - used.cached_tokens + used.completion_tokens
         if noted is not None:
@@ -189,7 +191,7 @@ class ReplicaChooser:
         )
 
 
-class Used(NamedTuple):
+class ReplyUsage(NamedTuple):
     """The tokens of a reply, as the model server counted them; 0 where it did not end."""
 
     prompt_tokens: int = 0
@@ -197,7 +199,7 @@ class Used(NamedTuple):
     completion_tokens: int = 0
 
 
-NOTHING = Used()
+NOTHING = ReplyUsage()
 ConversationOutcome = tuple[
     SharedPrefix, int | None
 ]  # what the beginning of an ask noted, for its end
@@ -265,7 +267,7 @@ class Ask:
 
     def note_tokens(self, prompt: int, cached: int, completion: int) -> None:
         """The model server has counted the reply's tokens."""
-        self._used = Used(prompt, min(cached, prompt), completion)
+        self._used = ReplyUsage(prompt, min(cached, prompt), completion)
 
     def note_end(self) -> None:
         """The reply is whole: faults are forgiven, and ejections after ten of them."""

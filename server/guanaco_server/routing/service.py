@@ -249,12 +249,12 @@ class RoutingService:
             chosen = choose(pool, seen, key, barred)
             if chosen is None or fits is None or await fits(chosen.live.serving):
                 return chosen
-            barred |= self._alike(pool, chosen.live.serving)
+            barred |= self._same_limits(pool, chosen.live.serving)
             if number == MOST_TRIES - 1:
                 barred |= self._small(pool, barred)
         return None
 
-    def _alike(self, pool: Pool, serving: ServingSubmission) -> frozenset[str]:
+    def _same_limits(self, pool: Pool, serving: ServingSubmission) -> frozenset[str]:
         """Return those of the pool that refuse whatever this one refuses."""
         others = (self._serving[name] for name in pool.snapshot.ids if name in self._serving)
         return frozenset(other.id for other in others if _fit_key(other) == _fit_key(serving))

@@ -77,9 +77,11 @@ def decide(load: DeploymentLoad, limits: ReplicaLimits, now: datetime) -> int:
     wanted = load.replicas
     up = _needed(load, limits, now, limits.up_window_s)
     down = _needed(load, limits, now, limits.down_window_s)
-    if up and min(up) > load.replicas and _has_cooled(load, now, limits.up_cooldown_s):
+    if up and min(up) > load.replicas and _is_past_cooldown(load, now, limits.up_cooldown_s):
         wanted = min(min(up), load.replicas + limits.up_step)
-    elif down and max(down) < load.replicas and _has_cooled(load, now, limits.down_cooldown_s):
+    elif (
+        down and max(down) < load.replicas and _is_past_cooldown(load, now, limits.down_cooldown_s)
+    ):
         wanted = max(max(down), load.replicas - limits.down_step)
     wanted = min(max(wanted, limits.min_replicas), limits.max_replicas)
     return max(wanted, min(load.busy_replicas, load.replicas))
@@ -113,7 +115,7 @@ def _rounded_up(replicas: float) -> int:
     return math.ceil(round(replicas, 9))
 
 
-def _has_cooled(load: DeploymentLoad, now: datetime, cooldown_s: float) -> bool:
+def _is_past_cooldown(load: DeploymentLoad, now: datetime, cooldown_s: float) -> bool:
     return load.scaled_at is None or now - load.scaled_at >= timedelta(seconds=cooldown_s)
 
 

@@ -67,7 +67,10 @@ class ServersAhead:
 
     async def step(self) -> None:
         """Start one server, if one is due and there is room for it."""
-        if not (self._hot.most and self._requests and self._cluster.can_relabel) or self._rests():
+        if (
+            not (self._hot.most and self._requests and self._cluster.can_relabel)
+            or self._is_between_checks()
+        ):
             return
         rows = await self._deployments.list_wishes()
         idle = await self._idle.running(rows, await self._deployments.list_spares())
@@ -85,7 +88,7 @@ class ServersAhead:
                 await self._deployments.start_ahead(deployment)
                 return
 
-    def _rests(self) -> bool:
+    def _is_between_checks(self) -> bool:
         now = self._clock.now()
         if self._look_at is not None and now < self._look_at:
             return True

@@ -80,7 +80,7 @@ class Contender:
         return self.owner or self.submission_id
 
     @property
-    def is_heard(self) -> bool:
+    def has_enough_votes(self) -> bool:
         return self.votes.total >= HEARD
 
 
@@ -129,18 +129,18 @@ class _Race:
         self._margin = margin
         self._needed = -math.log(shared_alpha(members, alpha))
         self._ratio = {one.submission_id: _ratio(one.votes) for one in contenders}
-        heard = [one for one in contenders if one.is_heard]
+        heard = [one for one in contenders if one.has_enough_votes]
         self._leader = max(
             heard, key=lambda one: (self._ratio[one.submission_id], one.submission_id), default=None
         )
-        self._open = {one: lacking for one in heard if (lacking := self._lacking(one)) > 0}
+        self._open = {one: lacking for one in heard if (lacking := self._missing_evidence(one)) > 0}
 
     def worths(self) -> dict[str, Worth]:
         return {one.submission_id: self._worth(one) for one in self._contenders}
 
     def _worth(self, one: Contender) -> Worth:
-        if not one.is_heard or (one.is_due and not one.is_awake):
-            missing = HEARD if one.is_heard else HEARD - one.votes.total
+        if not one.has_enough_votes or (one.is_due and not one.is_awake):
+            missing = HEARD if one.has_enough_votes else HEARD - one.votes.total
             return Worth(self._needed / cost(one, missing), missing)
         if one is not self._leader and one not in self._open:
             return NOTHING
@@ -150,7 +150,7 @@ class _Race:
             key=lambda worth: worth.rate,
         )
 
-    def _lacking(self, other: Contender) -> float:
+    def _missing_evidence(self, other: Contender) -> float:
         assert self._leader is not None, "somebody has been heard"
         if other is self._leader:
             return 0.0

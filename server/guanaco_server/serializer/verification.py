@@ -40,7 +40,7 @@ WORKERS = 4
 
 def hub_differences(job: SerializerJob, stored: Manifest) -> list[str]:
     """One sentence for each way in which a manifest is not what the Hub's files make; JobFailed if these cannot be read."""
-    with redirect_stdout(_Spoken(sys.stderr)), tempfile.TemporaryDirectory() as scratch:
+    with redirect_stdout(_MessageWriter(sys.stderr)), tempfile.TemporaryDirectory() as scratch:
         prepare(Path(scratch))
         made = make_artifact(job, NullTarget(), WORKERS, Path(scratch))
     found = [*_tensor_differences(made, stored), *_file_differences(made, stored)]
@@ -51,7 +51,7 @@ def hub_differences(job: SerializerJob, stored: Manifest) -> list[str]:
     return found
 
 
-class _Spoken(io.TextIOBase):
+class _MessageWriter(io.TextIOBase):
     """Passes on what a job says in JSON, as sentences: a person runs this."""
 
     def __init__(self, sink: TextIO) -> None:

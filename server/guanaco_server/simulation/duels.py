@@ -18,7 +18,7 @@ from typing import Protocol
 
 from guanaco_server.routing.duelling import Duelling, duelling
 from guanaco_server.routing.policies import Entry
-from guanaco_server.simulation.outcomes import Decided
+from guanaco_server.simulation.outcomes import SeasonOutcome
 from guanaco_server.statistics.confidence_sequences import ALPHA
 from guanaco_server.statistics.duel_decisions import COUNTED_PER_USER, DuelCount, compare_duels
 from guanaco_server.statistics.duel_strengths import (
@@ -82,7 +82,7 @@ class DuelPlan:
     alpha: float = ALPHA
 
 
-class SimulationBook(Protocol):
+class DuelCounter(Protocol):
     """Keeps the duels of a season, and counts those that the verdict tests."""
 
     def add(self, user: int, first: str, second: str, worth: float) -> None:
@@ -94,7 +94,7 @@ class SimulationBook(Protocol):
         ...
 
 
-class PlainBook:
+class PlainDuelCounter:
     """Counts duels as they come, by the rule of leaderboard/ranking/duel_table.py, which needs numpy."""
 
     def __init__(self) -> None:
@@ -118,21 +118,21 @@ class PlainBook:
 
 
 @dataclass(frozen=True)
-class Settled(Decided):
+class DuelSeasonOutcome(SeasonOutcome):
     """A season's end; ``is_contradicted`` if those who compared the leader with the best one preferred it less than was said."""
 
     is_contradicted: bool = False
 
 
 def duel_season(
-    plan: DuelPlan, seed: int, book: Callable[[], SimulationBook] = PlainBook
-) -> Settled:
+    plan: DuelPlan, seed: int, book: Callable[[], DuelCounter] = PlainDuelCounter
+) -> DuelSeasonOutcome:
     """Follow one season until the verdict, or until its duels are used up. The same seed gives the same season."""
     return _DuelSeason(plan, seed, book()).follow()
 
 
 class _DuelSeason:
-    def __init__(self, plan: DuelPlan, seed: int, book: SimulationBook) -> None:
+    def __init__(self, plan: DuelPlan, seed: int, book: DuelCounter) -> None:
         self._plan = plan
         self._chance = random.Random(seed)  # noqa: S311 - it simulates
         width = len(str(plan.submissions))
@@ -145,7 +145,7 @@ class _DuelSeason:
         self._user = 0
         self._begin_user()
 
-    def follow(self) -> Settled:
+    def follow(self) -> DuelSeasonOutcome:
         plan = self._plan
         for held in range(0, plan.most_duels, EVERY):
             counts = self._book.by_pair()
@@ -154,9 +154,9 @@ class _DuelSeason:
                 return self._settled(held, leader)
             duels = duelling(self._names, counts, plan.within, plan.floor, plan.new_until)
             self._hold(duels, min(EVERY, plan.most_duels - held))
-        return Settled(None)
+        return DuelSeasonOutcome(None)
 
-    def _settled(self, held: int, leader: str) -> Settled:
+    def _settled(self, held: int, leader: str) -> DuelSeasonOutcome:
         within = self._plan.within
         best = max(self._names, key=self._likes.__getitem__)
         gap = self._likes[leader] - self._likes[best]
@@ -165,7 +165,7 @@ class _DuelSeason:
             total, count = self._means.get(frozenset((leader, best)), (0.5, 1))
             mean = total / count if leader < best else 1 - total / count
         is_wrong = self._plan.users.preferred(gap) < 0.5 - within
-        return Settled(held, is_wrong, mean < 0.5 - within)
+        return DuelSeasonOutcome(held, is_wrong, mean < 0.5 - within)
 
     def _begin_user(self) -> None:
         self._user += 1
@@ -199,7 +199,7 @@ class _DuelSeason:
         users = self._plan.users
         gap, spread = self._likes[first] - self._likes[second], users.spread
         if users.tastes:
-            gap += self._taste(first) - self._taste(second)
+            gap += self._preference(first) - self._preference(second)
             spread = math.sqrt(spread**2 - 2 * users.tastes**2)  # of which the tastes are a part
         felt = self._chance.gauss(gap, spread)
         worth = 0.5 if abs(felt) < users.close else float(felt > 0)
@@ -210,7 +210,7 @@ class _DuelSeason:
             self._means[frozenset((first, second))] = (total + chance, count + 1)
         self._book.add(self._user, first, second, worth)
 
-    def _taste(self, name: str) -> float:
+    def _preference(self, name: str) -> float:
         if name not in self._tastes:
             self._tastes[name] = self._chance.gauss(0, self._plan.users.tastes)
         return self._tastes[name]

@@ -1,13 +1,13 @@
-"""Simulates seasons whose submissions share a few model servers: GPU hours until the verdict, by the policy that says who is awake.
+"""Simulates seasons whose submissions share a few model servers, and counts the GPU hours until the verdict under each sleep policy.
 
-Users wait for every server: one gives a rating each ``rating_s``, and none in the ``swap_s`` in which its submission is changed. So GPU hours are
-the time of all servers until the verdict. Who is awake is decided by the platform's own functions:
+Every server is always in use: users give it a rating every ``rating_s`` seconds, except in the ``swap_s`` seconds in which it changes its
+submission. So the GPU hours are the time of all servers until the verdict. The platform's own functions choose the submissions that are awake:
 
-    worth          whose next ratings tell most about the verdict, for each second of a GPU (scaling/worth.py)
-    least_useful   who has its ratings makes room for who lacks them, the one that has waited longest first (scaling/budget.py); when all
-                   have theirs, each is to have as many again. Users come without a break, so who lacks ratings is never quiet
+    worth          the submissions whose next ratings tell most about the verdict for each second of a GPU (scaling/worth.py)
+    least_useful   a submission that has its ratings makes room for one that lacks them, the longest waiting first (scaling/budget.py);
+                   when all have theirs, each is to get as many again. Users never pause, so a submission that lacks ratings is never idle
 
-Each starts with nobody awake, and pays for its first submissions too.
+Each season begins with no submission awake, and counts the start of the first ones too.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from guanaco_server.scaling.worth import HEARD, Contender, best_change, worths
 from guanaco_server.simulation.seasons import FIRST_LOOK, GROWTH, settled_leader, true_ratios
 from guanaco_server.statistics.votes import VoteCount
 
-TURN = 50  # ratings after which `least_useful` lets one go, as `newest_until`
-AT_ONCE = 0.03  # of the ratings so far, between two decisions on a server
+TURN = 50  # ratings after which `least_useful` lets a submission sleep, like `newest_until`
+AT_ONCE = 0.03  # the share of all ratings so far that a server collects between two decisions
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 ONE = Room(1, 1)
 
 
 @dataclass(frozen=True)
 class SharedPlan:
-    """A planned competition on a few servers, by one policy of sleep."""
+    """A planned competition on a few servers under one sleep policy."""
 
     request: SimulationRequest
     servers: SharedServers
@@ -43,7 +43,7 @@ class SharedPlan:
 
 @dataclass(frozen=True)
 class SharedSeason:
-    """The verdict of a season, with the seconds, ratings and changes until it came; ``is_decided`` is false where the ratings did not do."""
+    """One season's seconds, ratings and swaps until its verdict. ``is_decided`` is False if the ratings ran out before it."""
 
     seconds: float
     ratings: int
@@ -56,10 +56,10 @@ def simulate_shared(
     plan: SharedPlan,
     run: Callable[[SharedPlan, Sequence[int]], Iterator[SharedSeason]] | None = None,
 ) -> SharedVerdict:
-    """Simulate all seasons of a plan; ``run`` may spread them over processes."""
+    """Simulate all seasons of a plan. ``run`` may distribute them over processes."""
     request = plan.request
     seeds = range(request.seed, request.seed + request.seasons)
-    found = list((run or _one_after_the_other)(plan, seeds))
+    found = list((run or _run_in_sequence)(plan, seeds))
     gpus = plan.servers.engines * request.gpus_per_submission
     hours = sorted(one.seconds * gpus / 3600 for one in found)
     return SharedVerdict(
@@ -75,12 +75,12 @@ def simulate_shared(
     )
 
 
-def _one_after_the_other(plan: SharedPlan, seeds: Sequence[int]) -> Iterator[SharedSeason]:
+def _run_in_sequence(plan: SharedPlan, seeds: Sequence[int]) -> Iterator[SharedSeason]:
     return (shared_season(plan, seed) for seed in seeds)
 
 
 def shared_season(plan: SharedPlan, seed: int) -> SharedSeason:
-    """Follow one season until the verdict, or until its ratings are used up. The same seed gives the same true ratios under each policy."""
+    """Simulate one season until its verdict, or until its ratings are used up. The same seed gives the same true ratios under each policy."""
     return _ServedSeason(plan, seed).follow()
 
 
@@ -92,7 +92,7 @@ class _ServedSeason:
         self._up, self._total = dict.fromkeys(self._truth, 0), dict.fromkeys(self._truth, 0)
         self._slept_at = dict.fromkeys(self._truth, 0.0)
         self._awake = list(self._truth)[: plan.servers.engines]  # by server
-        self._turn = TURN
+        self._target = TURN
         self._changes = len(self._awake)
         self._choose = {
             SleepPolicy.WORTH: self._by_worth,
@@ -102,28 +102,28 @@ class _ServedSeason:
     def follow(self) -> SharedSeason:
         servers, most = self._plan.servers, self._plan.request.most_ratings
         events = [(servers.swap_s, server) for server in range(len(self._awake))]
-        done, look, now = 0, FIRST_LOOK, 0.0
+        done, next_look, now = 0, FIRST_LOOK, 0.0
         while done < most:
             now, server = heapq.heappop(events)
-            count = min(self._stay(server, done), most - done)
+            count = min(self._ratings_until_decision(server, done), most - done)
             now += count * servers.rating_s
             self._rate(self._awake[server], count)
             done += count
-            if done >= look:
-                if (leader := self._known()) is not None:
+            if done >= next_look:
+                if (leader := self._settled_leader()) is not None:
                     behind = max(self._truth.values()) - self._truth[leader]
                     is_wrong = behind > self._plan.within
                     return SharedSeason(now, done, self._changes, True, is_wrong)
-                look = max(look + FIRST_LOOK, int(look * GROWTH))
+                next_look = max(next_look + FIRST_LOOK, int(next_look * GROWTH))
             now += self._change(server, now)
             heapq.heappush(events, (now, server))
         return SharedSeason(now, done, self._changes, is_decided=False)
 
-    def _stay(self, server: int, done: int) -> int:
-        """Return the ratings of a server until the next decision on it."""
+    def _ratings_until_decision(self, server: int, done: int) -> int:
+        """Return how many ratings the server collects until the next decision on it."""
         until = max(HEARD, int(AT_ONCE * done))
         if self._plan.policy is SleepPolicy.LEAST_USEFUL:
-            until = min(until, max(1, self._turn - self._total[self._awake[server]]))
+            until = min(until, max(1, self._target - self._total[self._awake[server]]))
         return until
 
     def _rate(self, place: int, count: int) -> None:
@@ -131,7 +131,7 @@ class _ServedSeason:
         self._total[place] += count
 
     def _change(self, server: int, now: float) -> float:
-        """Let the policy decide on a server; the seconds that it is lost for."""
+        """Let the policy choose the server's submission. Return the seconds that the swap takes, 0 without one."""
         chosen = self._choose(self._awake[server], now)
         if chosen is None:
             return 0.0
@@ -158,15 +158,15 @@ class _ServedSeason:
         return int(change[0]) if change else None
 
     def _by_use(self, current: int, now: float) -> int | None:
-        if all(total >= self._turn for total in self._total.values()):
-            self._turn += TURN
+        if all(total >= self._target for total in self._total.values()):
+            self._target += TURN
         asleep = [place for place in self._truth if place not in self._awake]
         claims = [
             Claim(str(place), str(place), ONE, self._moment(self._slept_at[place]))
             for place in asleep
-            if self._total[place] < self._turn
+            if self._total[place] < self._target
         ]
-        is_rated = self._total[current] >= self._turn
+        is_rated = self._total[current] >= self._target
         used_at = self._moment(now) if is_rated else None
         tenant = Tenant(str(current), str(current), ONE, used_at, is_rated=is_rated)
         plan = share(
@@ -175,7 +175,7 @@ class _ServedSeason:
         stopped = f"Stopping {current} for it."
         return next((int(name) for name, why in plan.waits.items() if why == stopped), None)
 
-    def _known(self) -> int | None:
+    def _settled_leader(self) -> int | None:
         counts = {str(place): self._votes(place) for place in self._truth}
         leader = settled_leader(counts, self._plan.within, self._alpha)
         return None if leader is None else int(leader)

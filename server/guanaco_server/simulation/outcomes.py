@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Decided:
+class SeasonOutcome:
     """After how many ratings the verdict came, None if it did not, and whether it was wrong."""
 
     after: int | None

@@ -25,7 +25,7 @@ from guanaco_server.routing.policies import Entry
 from guanaco_server.routing.posterior import Posterior
 from guanaco_server.routing.snapshot import Snapshot, policy_of
 from guanaco_server.simulation.duels import NORMAL, DuelPlan, Users, duel_season
-from guanaco_server.simulation.outcomes import Decided
+from guanaco_server.simulation.outcomes import SeasonOutcome
 from guanaco_server.statistics.decisions import compare
 from guanaco_server.statistics.votes import VoteCount
 
@@ -52,12 +52,13 @@ class SeasonPlan:
 
 
 def simulate(
-    plan: SeasonPlan, run: Callable[[SeasonPlan, Sequence[int]], Iterator[Decided]] | None = None
+    plan: SeasonPlan,
+    run: Callable[[SeasonPlan, Sequence[int]], Iterator[SeasonOutcome]] | None = None,
 ) -> SimulatedVerdict:
     """Simulate all seasons of a plan; ``run`` may spread them over processes."""
     request = plan.request
     seeds = range(request.seed, request.seed + request.seasons)
-    found = list((run or _one_after_the_other)(plan, seeds))
+    found = list((run or _run_in_sequence)(plan, seeds))
     ratings = sorted(
         request.most_ratings if one.after is None else float(one.after) for one in found
     )
@@ -79,11 +80,11 @@ def simulate(
     )
 
 
-def _one_after_the_other(plan: SeasonPlan, seeds: Sequence[int]) -> Iterator[Decided]:
+def _run_in_sequence(plan: SeasonPlan, seeds: Sequence[int]) -> Iterator[SeasonOutcome]:
     return (season(plan, seed) for seed in seeds)
 
 
-def season(plan: SeasonPlan, seed: int) -> Decided:
+def season(plan: SeasonPlan, seed: int) -> SeasonOutcome:
     """Follow one season until the verdict, or until its ratings are used up. The same seed gives the same season."""
     if plan.is_by_duels:
         return duel_season(_duel_plan(plan), seed)
@@ -125,7 +126,7 @@ class _PlayedSeason:
         self._user: dict[str, bool] = {}
         self._fit = ContinuedFit(self._votes)
 
-    async def follow(self) -> Decided:
+    async def follow(self) -> SeasonOutcome:
         most, look = self._plan.request.most_ratings, FIRST_LOOK
         done = 0
         while done < most:
@@ -139,9 +140,9 @@ class _PlayedSeason:
             if (leader := self._known()) is not None:
                 scale = OPPONENTS_WEIGHT[self._plan.rule]
                 behind = scale * (max(self._truth) - self._truth[leader])
-                return Decided(done, behind > self._plan.assignment.within)
+                return SeasonOutcome(done, behind > self._plan.assignment.within)
             look = max(look + FIRST_LOOK, int(look * GROWTH))
-        return Decided(None)
+        return SeasonOutcome(None)
 
     async def _rate(self, ratings: int) -> None:
         """Send users by one snapshot; each rates some submissions, no one twice."""

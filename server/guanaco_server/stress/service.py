@@ -38,8 +38,8 @@ from guanaco_server.stress.sharing import BesideLoad, KnownLoad, SharedEngine
 from guanaco_server.stress.verdict import (
     KNEE,
     Thresholds,
+    is_certain_to_fail,
     is_falling_behind,
-    is_hopeless,
     judge,
 )
 
@@ -224,7 +224,7 @@ class _Check:
         """The report, and why the server would not bear the load for longer."""
 
         def is_decided(results: Results) -> bool:
-            return is_hopeless(results, self._thresholds)
+            return is_certain_to_fail(results, self._thresholds)
 
         at, started = self._clock.now(), time.perf_counter()
         results = await run_load(self._measure, self._prompts, load, is_decided)

@@ -108,7 +108,7 @@ def judge(
     )
 
 
-def is_hopeless(results: Results, thresholds: Thresholds) -> bool:
+def is_certain_to_fail(results: Results, thresholds: Thresholds) -> bool:
     """Tell whether further requests would hardly change that a threshold is missed. The test may be made after every request."""
     if len(_errors(results)) >= ENOUGH_ERRORS and not thresholds.max_error_rate:
         return True

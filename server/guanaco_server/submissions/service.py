@@ -532,15 +532,15 @@ def request_hash(request: BaseModel) -> str:
 
     A field that a version has added is left out where it says nothing, so that a request is known across the upgrade.
     """
-    text = request.model_dump_json(exclude=_silent(request))
+    text = request.model_dump_json(exclude=_unset_fields(request))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _silent(request: BaseModel) -> Any:
+def _unset_fields(request: BaseModel) -> Any:
     if isinstance(request, SubmissionRequest):
         return {"prompt"} if request.prompt is None else None
     if isinstance(request, SweepRequest):
-        silent = {place: _silent(one) for place, one in enumerate(request.variants)}
+        silent = {place: _unset_fields(one) for place, one in enumerate(request.variants)}
         return {"variants": {place: fields for place, fields in silent.items() if fields}}
     return None
 

@@ -57,7 +57,7 @@ class UnreadableText(TextFailed):
 
 
 @dataclass(eq=False)
-class _Asked:
+class _PendingRequest:
     content: Json
     cpu_s: float
     answer: asyncio.Future[Json]
@@ -74,8 +74,8 @@ class TokenizerProcess:
         self._process = process
         self._to, self._from = process.stdin.fileno(), process.stdout.fileno()
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[_Asked] = deque()
-        self._together: list[_Asked] = []  # what is being answered
+        self._waiting: deque[_PendingRequest] = deque()
+        self._together: list[_PendingRequest] = []  # what is being answered
         self._unsent = memoryview(b"")
         self._has_sent = asyncio.Event()
         self._received = bytearray()
@@ -98,7 +98,7 @@ class TokenizerProcess:
 
     async def load(self, pieces: AsyncIterator[bytes]) -> TokenizerFacts:
         """Load the file that the pieces make up. Nothing else is asked meanwhile."""
-        asked = _Asked({"do": "load"}, LOAD_CPU_S, self._loop.create_future())
+        asked = _PendingRequest({"do": "load"}, LOAD_CPU_S, self._loop.create_future())
         answer = asyncio.ensure_future(self._queued(asked))
         try:
             async for piece in pieces:
@@ -131,7 +131,9 @@ class TokenizerProcess:
 
     async def counts(self, texts: Sequence[str], *, is_alone: bool = False) -> list[int]:
         """Count texts without special tokens; ``is_alone`` in a request of their own."""
-        asked = _Asked({}, 0.0, self._loop.create_future(), texts=tuple(texts), is_alone=is_alone)
+        asked = _PendingRequest(
+            {}, 0.0, self._loop.create_future(), texts=tuple(texts), is_alone=is_alone
+        )
         return list((await self._queued(asked))["counts"])
 
     def close(self) -> None:
@@ -164,15 +166,15 @@ class TokenizerProcess:
             self._unsent = memoryview(LENGTH.pack(len(piece)) + piece)
             self._write()
 
-    def _restart_timer(self, asked: _Asked) -> None:
+    def _restart_timer(self, asked: _PendingRequest) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(WALL_FACTOR * max(1.0, asked.cpu_s), self.close)
 
     async def _ask(self, content: Json, cpu_s: float) -> Json:
-        return await self._queued(_Asked(content, cpu_s, self._loop.create_future()))
+        return await self._queued(_PendingRequest(content, cpu_s, self._loop.create_future()))
 
-    async def _queued(self, asked: _Asked) -> Json:
+    async def _queued(self, asked: _PendingRequest) -> Json:
         if self.is_closed:
             raise TokenizerDied(_why(asked), was_shared=True)
         self._waiting.append(asked)
@@ -253,7 +255,7 @@ class TokenizerProcess:
         self._send_next()
 
 
-def _give(together: list[_Asked], answer: Json) -> None:
+def _give(together: list[_PendingRequest], answer: Json) -> None:
     if (refused := answer.get("refused")) is not None:
         _fail(together, TokenizerRefused(str(refused)))
     elif (fault := answer.get("fault")) is not None:
@@ -269,12 +271,12 @@ def _give(together: list[_Asked], answer: Json) -> None:
             _set(asked, {"counts": mine})
 
 
-def _set(asked: _Asked, answer: Json) -> None:
+def _set(asked: _PendingRequest, answer: Json) -> None:
     if not asked.answer.done():
         asked.answer.set_result(answer)
 
 
-def _fail(together: list[_Asked], error: Exception) -> None:
+def _fail(together: list[_PendingRequest], error: Exception) -> None:
     for asked in together:
         if not asked.answer.done():
             asked.answer.set_exception(error)
@@ -284,7 +286,7 @@ def _cpu_s(texts: Sequence[str]) -> float:
     return COUNT_CPU_S + COUNT_CPU_S_A_BYTE * 4 * sum(map(len, texts))
 
 
-def _why(asked: _Asked) -> str:
+def _why(asked: _PendingRequest) -> str:
     limit_s = asked.cpu_s or _cpu_s(asked.texts)
     memory = f"{MEMORY_BYTES // 10**6:,} MB of memory"
     return f"it takes more than {limit_s:.3g} s of CPU time or {memory}, or it crashed"

@@ -1,4 +1,7 @@
-"""Style, scripts and pictures: read once, named after their content, so that browsers may keep them for ever."""
+"""Holds the style sheets, scripts and pictures of the pages in memory.
+
+Each URL contains a hash of the file's content, so that browsers may cache the file for ever.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ HASH_CHARS = 12
 
 @dataclass(frozen=True)
 class Asset:
+    """One static file; ``version`` is the beginning of its SHA-256."""
+
     content: bytes
     media_type: str
     version: str
@@ -25,6 +30,7 @@ class Assets:
         }
 
     def url(self, name: str) -> str:
+        """Return the file's URL. KeyError for an unknown name, which is a mistake in a template."""
         return f"/static/{name}?v={self._assets[name].version}"
 
     def find(self, name: str) -> Asset | None:

@@ -123,14 +123,14 @@ def sparkline(points: Sequence[PastScore], least: float = 0.05) -> Spark | None:
     return Spark(SPARK_W, SPARK_H, _path(places), *places[-1])
 
 
-class Dated(Protocol):
+class HasTime(Protocol):
     """A thing that has its place on an axis of time."""
 
     @property
     def at(self) -> datetime: ...
 
 
-D = TypeVar("D", bound=Dated)
+D = TypeVar("D", bound=HasTime)
 
 
 def trend(
@@ -192,7 +192,7 @@ def trend(
 
 
 def reading(
-    found: tuple[Dated, float],
+    found: tuple[HasTime, float],
     edges: tuple[float | None, float | None],
     label: Callable[[float], str],
 ) -> str:
@@ -247,7 +247,7 @@ def histogram(bins: Sequence[HistogramBin], percentiles: Percentiles | None) -> 
     marks = []
     if percentiles is not None:
         found = (("p50", percentiles.p50), ("p95", percentiles.p95), ("p99", percentiles.p99))
-        marks = _apart([Tick(x(at), name) for name, at in found])
+        marks = _merge_overlapping([Tick(x(at), name) for name, at in found])
     every = max(1, len(edges) // 6)
     return Bars(
         width=BARS_W,
@@ -261,7 +261,7 @@ def histogram(bins: Sequence[HistogramBin], percentiles: Percentiles | None) -> 
     )
 
 
-def _apart(marks: Sequence[Tick], least: float = 30) -> list[Tick]:
+def _merge_overlapping(marks: Sequence[Tick], least: float = 30) -> list[Tick]:
     """Marks that would lie on each other become one, with both names."""
     kept: list[Tick] = []
     for mark in marks:

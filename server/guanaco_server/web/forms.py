@@ -36,7 +36,7 @@ def require_same_origin(request: Request) -> None:
         origin = request.headers.get("origin", "")
         is_ours = urlsplit(origin).netloc == request.headers.get("host", "").lower() != ""
     if not is_ours:
-        raise _not_from_here()
+        raise _cross_site_request()
 
 
 class FormKept(Exception):
@@ -67,10 +67,10 @@ def has_token(fields: dict[str, str], cookie: str) -> bool:
 
 def require_token(fields: dict[str, str], cookie: str) -> None:
     if not has_token(fields, cookie):
-        raise _not_from_here()
+        raise _cross_site_request()
 
 
-def _not_from_here() -> Forbidden:
+def _cross_site_request() -> Forbidden:
     return Forbidden(
         "This form did not come from a page of yours here.",
         hint="Open the page again and send the form from there.",

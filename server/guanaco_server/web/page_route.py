@@ -80,7 +80,7 @@ def install_error_pages(app: FastAPI, pages: Pages) -> None:
         return page
 
     @app.exception_handler(Exception)
-    async def unforeseen(request: Request, error: Exception) -> Response:
+    async def internal_error_response(request: Request, error: Exception) -> Response:
         if not _is_for_people(request):
             answer: Response = await tell_unforeseen(request, error)  # type: ignore[misc]
             return answer

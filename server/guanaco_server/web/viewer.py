@@ -1,7 +1,7 @@
-"""Identifies who looks at a page, by random numbers that their browser keeps in cookies.
+"""Identifies the viewer of a page by a random number that their browser keeps in a cookie.
 
-A cookie is 256 random bits. The database knows its hash only; the token that every form carries is a MAC
-under it (HMAC, RFC 2104), so that it fits no other cookie and needs no row of its own.
+A cookie is 256 random bits. The database stores only its hash. The token in every form is an HMAC (RFC 2104)
+under the cookie, so that it is valid with no other cookie and needs no row of its own.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def form_token(cookie: str) -> str:
 
 
 def is_form_token(token: str, cookie: str) -> bool:
-    """Compared in constant time."""
+    """Return whether the token is the cookie's. The comparison takes constant time."""
     return hmac.compare_digest(token.encode(), form_token(cookie).encode())
 
 
 @dataclass(frozen=True)
 class Viewer:
-    """``account`` is None for the public; ``cookie`` is what the forms' token is bound to."""
+    """The viewer of a page. ``account`` is None for the public; the forms' token is bound to ``cookie``."""
 
     account: Account | None = None
     cookie: str = ""

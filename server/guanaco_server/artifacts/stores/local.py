@@ -77,7 +77,7 @@ class LocalStore:
         return await threads.STORE.run(self._discard_stale, time.time() - older_than_s)
 
     async def delete(self, key: str) -> None:
-        await threads.STORE.run(self._throw_away, self._published(key))
+        await threads.STORE.run(self._remove_folder, self._published(key))
 
     def uri(self, key: str) -> str:
         return self._published(key).as_uri()
@@ -139,12 +139,12 @@ class LocalStore:
         for name in (TICKET_NAME, JOURNAL_NAME):
             (staging / name).unlink(missing_ok=True)
         if published.exists():
-            self._throw_away(published)
+            self._remove_folder(published)
         staging.rename(published)
         _sync_folder(self._root)
         return manifest
 
-    def _throw_away(self, folder: Path) -> None:
+    def _remove_folder(self, folder: Path) -> None:
         """At once out of sight, then off the disk."""
         trash = self._root / ".trash"
         trash.mkdir(parents=True, exist_ok=True)

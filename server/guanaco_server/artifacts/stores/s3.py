@@ -258,12 +258,12 @@ class S3Store:
         self._drop(_staging(key, ""))
 
     def _discard_stale(self, before: datetime) -> list[str]:
-        stale = sorted(key for key, at in self._last_signs().items() if at < before)
+        stale = sorted(key for key, at in self._last_writes().items() if at < before)
         for key in stale:
             self._discard(key)
         return stale
 
-    def _last_signs(self) -> dict[str, datetime]:
+    def _last_writes(self) -> dict[str, datetime]:
         """Return when each staging place was last written to."""
         written = list(self._bucket.objects("artifacts/"))
         published = {f"artifacts/{key}/" for key in _keys_published(written)}

@@ -29,7 +29,7 @@ class OpenUpload(BaseModel):
 
 
 @dataclass(frozen=True)
-class Beginning:
+class ListedUpload:
     """An open upload, as a listing shows it."""
 
     name: str
@@ -55,7 +55,7 @@ class Uploads:
 
     def find(self, key: str, max_bytes: int) -> OpenUpload | None:
         """The upload that an earlier ``create`` opened and nobody has ended, if it has room for so much."""
-        upload = self._noted(key)
+        upload = self._recorded_upload(key)
         if upload is None or part_count(max_bytes, upload.part_bytes) > MAX_PARTS:
             return None
         try:
@@ -87,7 +87,7 @@ class Uploads:
 
     def complete(self, key: str, size_bytes: int) -> None:
         """Make the parts one file of this size; SerializerDied unless they are one. May be repeated."""
-        upload = self._noted(key)
+        upload = self._recorded_upload(key)
         try:
             if upload is None:
                 raise Missing
@@ -106,7 +106,7 @@ class Uploads:
 
     def abort(self, key: str) -> None:
         """End every upload of this artifact and drop its parts."""
-        upload = self._noted(key)
+        upload = self._recorded_upload(key)
         noted = {upload.upload_id} if upload else set()
         for upload_id in noted | {found.upload_id for found in self.all_open(_file(key))}:
             try:
@@ -117,7 +117,7 @@ class Uploads:
             except Missing:
                 continue
 
-    def all_open(self, name: str = "artifacts/") -> Iterator[Beginning]:
+    def all_open(self, name: str = "artifacts/") -> Iterator[ListedUpload]:
         """Every open upload to an object whose name begins so; a server may leave some out."""
         try:
             with self._bucket.calls(name, may_miss=True):
@@ -125,11 +125,11 @@ class Uploads:
                 for page in paginator.paginate(**self._bucket.below(name)):
                     for entry in page.get("Uploads", ()):
                         found = self._bucket.name_of(entry["Key"])
-                        yield Beginning(found, entry["UploadId"], entry["Initiated"])
+                        yield ListedUpload(found, entry["UploadId"], entry["Initiated"])
         except Missing:  # so says rclone of a bucket that never had an upload
             return
 
-    def last_written(self, upload: Beginning) -> datetime:
+    def last_written(self, upload: ListedUpload) -> datetime:
         """Return when the newest part was stored, or when the upload began."""
         try:
             parts = self._parts(upload.name, upload.upload_id)
@@ -153,7 +153,7 @@ class Uploads:
                             modified_at=entry["LastModified"],
                         )
 
-    def _noted(self, key: str) -> OpenUpload | None:
+    def _recorded_upload(self, key: str) -> OpenUpload | None:
         data = self._bucket.get(_note(key))
         try:
             return OpenUpload.model_validate_json(data) if data is not None else None

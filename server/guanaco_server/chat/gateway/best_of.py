@@ -34,7 +34,7 @@ from guanaco_server.deployments.model_server import (
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.observability.tracing import span
-from guanaco_server.prompts.layouts import Spoken
+from guanaco_server.prompts.layouts import ChatTurn
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.scaling.usage import TrafficRecorder
 from guanaco_server.submissions.rewards import RewardService, ServingReward
@@ -56,7 +56,7 @@ class ReplyContext:
 
     bot: Bot
     user_name: str
-    turns: Sequence[Spoken]
+    turns: Sequence[ChatTurn]
     prompt: str
     begun: str = ""
 

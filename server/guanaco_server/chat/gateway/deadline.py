@@ -8,14 +8,14 @@ from typing import Self
 
 
 class Deadline:
-    """Within, the task is ended with TimeoutError at ``at`` on the loop's clock, or as late as ``move`` or ``respite`` have put it."""
+    """Within, the task is ended with TimeoutError at ``at`` on the loop's clock, or as late as ``move`` or ``extension`` have put it."""
 
-    __slots__ = ("_at", "_cancelling", "_is_over", "_loop", "_respite", "_task", "_timer")
+    __slots__ = ("_at", "_cancelling", "_extension", "_is_over", "_loop", "_task", "_timer")
 
-    def __init__(self, at: float, respite: Callable[[], float] | None = None) -> None:
-        """``respite`` is asked when the time is over, and may give a later one."""
+    def __init__(self, at: float, extension: Callable[[], float] | None = None) -> None:
+        """``extension`` is asked when the time is over, and may give a later one."""
         self._at = at
-        self._respite = respite
+        self._extension = extension
         self._is_over = False
 
     def move(self, at: float) -> None:
@@ -27,7 +27,7 @@ class Deadline:
         assert task is not None
         self._task, self._cancelling = task, task.cancelling()
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_at(self._at, self._go_off)
+        self._timer = self._loop.call_at(self._at, self._expire)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -37,11 +37,11 @@ class Deadline:
         if kind is asyncio.CancelledError:
             raise TimeoutError
 
-    def _go_off(self) -> None:
-        if self._respite is not None:
-            self._at = max(self._at, self._respite())
+    def _expire(self) -> None:
+        if self._extension is not None:
+            self._at = max(self._at, self._extension())
         if self._loop.time() < self._at:
-            self._timer = self._loop.call_at(self._at, self._go_off)
+            self._timer = self._loop.call_at(self._at, self._expire)
         else:
             self._is_over = True
             self._task.cancel()

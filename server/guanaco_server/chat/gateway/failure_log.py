@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class Failing:
+class FailingServer:
     submission_id: str
     endpoint: str
     why: str
@@ -30,7 +30,7 @@ class Failing:
 class FailureLog:
     def __init__(self, count_every_s: float = COUNT_EVERY_S) -> None:
         self._count_every_s = count_every_s
-        self._failing: dict[str, Failing] = {}
+        self._failing: dict[str, FailingServer] = {}
 
     def note(self, submission_id: str, endpoint: str, why: str) -> None:
         """Note one failure. Call it on the event loop."""
@@ -38,7 +38,7 @@ class FailureLog:
             known.count += 1
             known.why = why
             return
-        self._failing[endpoint] = failing = Failing(submission_id, endpoint, why)
+        self._failing[endpoint] = failing = FailingServer(submission_id, endpoint, why)
         self._tell(logging.WARNING, failing, f"failed: {why}")
         self._look_later(endpoint)
 
@@ -66,7 +66,7 @@ class FailureLog:
     def _look_later(self, endpoint: str) -> None:
         asyncio.get_running_loop().call_later(self._count_every_s, self.look, endpoint)
 
-    def _tell(self, level: int, failing: Failing, what: str) -> None:
+    def _tell(self, level: int, failing: FailingServer, what: str) -> None:
         logger.log(
             level,
             "the model server of %s at %s %s",

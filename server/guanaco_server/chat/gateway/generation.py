@@ -45,7 +45,7 @@ from guanaco_server.deployments.model_server import (
 )
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.observability.tracing import span
-from guanaco_server.prompts.layouts import Spoken
+from guanaco_server.prompts.layouts import ChatTurn
 from guanaco_server.prompts.lore import without_newest_lore
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.prompts.transcript import Transcript
@@ -124,7 +124,7 @@ class ReplyGenerator:
         live: LiveSubmission,
         bot: Bot,
         user_name: str,
-        turns: Sequence[Spoken],
+        turns: Sequence[ChatTurn],
         key: str,
         asker: Asker,
         transcript: Transcript | None = None,
@@ -147,7 +147,7 @@ class ReplyGenerator:
             raise ModelTimedOut(live.serving.id, limit_s) from None
         except MessageTooLong as error:
             if begun:
-                raise _cannot_go_on(error, live.serving.params.max_input_tokens) from None
+                raise _too_long_to_continue(error, live.serving.params.max_input_tokens) from None
             raise
         generation = Generation(
             live.model,
@@ -164,7 +164,7 @@ class ReplyGenerator:
         live: LiveSubmission,
         bot: Bot,
         user_name: str,
-        turns: Sequence[Spoken],
+        turns: Sequence[ChatTurn],
         transcript: Transcript | None = None,
         begun: str = "",
     ) -> str:
@@ -181,7 +181,7 @@ class ReplyGenerator:
         live: LiveSubmission,
         bot: Bot,
         user_name: str,
-        turns: Sequence[Spoken],
+        turns: Sequence[ChatTurn],
         transcript: Transcript | None,
         begun: str,
     ) -> str:
@@ -295,7 +295,7 @@ class ReplyGenerator:
                     generation = replace(generation, traceparent=step.traceparent)
                 try:
                     asked = self._ask(endpoint, generation, live, context, first_token_by)
-                    with Deadline(give_up_at, _respite(ask, first_token_by)) as deadline:
+                    with Deadline(give_up_at, _extension(ask, first_token_by)) as deadline:
                         async with aclosing(asked) as chunks:
                             async for chunk in chunks:
                                 if not has_begun:
@@ -390,7 +390,7 @@ class ReplyGenerator:
         return ModelTimedOut(submission_id, limit_s) if is_late else None
 
 
-def _cannot_go_on(error: MessageTooLong, budget: int) -> MessageTooLong:
+def _too_long_to_continue(error: MessageTooLong, budget: int) -> MessageTooLong:
     return MessageTooLong(
         f"The bot's persona, the newest message and the reply so far take {error.tokens:,} tokens; this model is given {budget:,}.",
         hint="Send a message instead: this reply cannot get longer.",
@@ -398,7 +398,7 @@ def _cannot_go_on(error: MessageTooLong, budget: int) -> MessageTooLong:
     )
 
 
-def _respite(ask: Ask, first_token_by: float) -> Callable[[], float]:
+def _extension(ask: Ask, first_token_by: float) -> Callable[[], float]:
     """A replica that answers others meanwhile is busy: leaving it for the next one would only ask for more."""
     return lambda: first_token_by if ask.is_answering else 0.0
 

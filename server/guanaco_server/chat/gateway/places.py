@@ -244,7 +244,7 @@ class TurnPlaces:
         turn = engine.turns[ticket] = asyncio.get_running_loop().create_future()
         self._note_waiting(engine, asker.key, 1)
         if engine.queue.waiting > self._most_waiting(engine):
-            self._refuse(engine, engine.queue.crowd_out())
+            self._refuse(engine, engine.queue.evict_newest())
         self._ask_for_more(engine)
         try:
             async with asyncio.timeout(self._wait_s):

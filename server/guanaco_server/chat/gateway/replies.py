@@ -221,7 +221,7 @@ class ReplyService:
                         if turn.begun:
                             reply = await self._record_continued(turn, piece)
                         else:
-                            reply = await self.record(turn, piece, _as_it_is)
+                            reply = await self.record(turn, piece, _unchanged)
                         is_recorded = True
                         self.consider_summary(turn, live)
                         yield reply
@@ -394,7 +394,7 @@ async def show_memory(turn: ClaimedTurn, live: LiveSubmission) -> None:
         turn.asked = replace(turn.asked, recalled=found)
 
 
-async def _as_it_is(reply: Reply) -> Reply:
+async def _unchanged(reply: Reply) -> Reply:
     return reply
 
 

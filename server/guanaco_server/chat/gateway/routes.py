@@ -54,7 +54,7 @@ from guanaco_server.http.sse import EVENT_STREAM, encode_event
 from guanaco_server.observability.http import HEADER, METHODS, TRACE_HEADER
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.observability.scope import request_ids, scope
-from guanaco_server.observability.tracing import Tracing, within
+from guanaco_server.observability.tracing import Tracing, use_span
 
 TALKERS = (Role.BACKEND, Role.DEVELOPER)  # developers with their own submissions
 ID_HEADER, PARENT_HEADER = HEADER.encode(), TRACE_HEADER.encode()
@@ -223,7 +223,7 @@ class ChatGateway:
         method = asgi["method"] if asgi["method"] in METHODS else "other"
         request = self._tracing.begin(ids, method)
         response = ReplyResponse(asgi, receive, send, ids, self._heartbeat_s)
-        with scope(**ids.logged), within(request):
+        with scope(**ids.logged), use_span(request):
             try:
                 await self._answer(*found, name, asgi, receive, response)
             finally:

@@ -179,11 +179,11 @@ class ReplyResponse:
                 raise
             else:  # the reply's deadline has come while ``send`` waited for a client that does not read
                 watch.end()
-                await self._hang_up(self._abort)
+                await self._abort_slow_client(self._abort)
         finally:
             watch.end()
 
-    async def _hang_up(self, abort: Callable[[], None]) -> None:
+    async def _abort_slow_client(self, abort: Callable[[], None]) -> None:
         """An error event could not be written either."""
         logger.info("a client did not read its reply in time")
         abort()

@@ -106,16 +106,16 @@ class EndedTurn:
         return self.lease.message_count + sum(one is not None for one in added)
 
     @property
-    def proof(self) -> Stored | None:
+    def proof(self) -> StoredMessage | None:
         """Return the message that is stored once this is; None where nothing is written."""
         if self.continued is not None:
-            return Stored(self.continued.id, self.continued.content)
+            return StoredMessage(self.continued.id, self.continued.content)
         message = self.reply or self.asked
-        return Stored(message.id) if message is not None else None
+        return StoredMessage(message.id) if message is not None else None
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredMessage:
     """A message; with a ``content``, one that says just that."""
 
     id: str
@@ -139,7 +139,7 @@ class TurnStatements(Protocol):
         """Write what ended, in one transaction; the conversations whose lease still was ours."""
         ...
 
-    async def known(self, messages: Sequence[Stored]) -> set[str]:
+    async def known(self, messages: Sequence[StoredMessage]) -> set[str]:
         """The ids of those of these messages that are stored."""
         ...
 
@@ -177,7 +177,7 @@ class TurnLog:
         try:
             is_ours = await self._ends.submit(turn)
         except Exception as error:
-            if _may_pass(error):
+            if _is_transient(error):
                 raise DatabaseUnavailable from error
             raise
         finally:
@@ -243,9 +243,9 @@ class TurnLog:
                 ours = await self._statements.end(turns)
                 written = await self._written(turns, ours) if is_repeated else set[str]()
             except Exception as error:  # noqa: BLE001 - each turn gets the one that it has earned
-                if not _may_pass(error) and len(turns) > 1:  # one of them cannot be stored
+                if not _is_transient(error) and len(turns) > 1:  # one of them cannot be stored
                     return [(await self._end_before(deadline, [turn]))[0] for turn in turns]
-                if not _may_pass(error) or time.monotonic() > deadline:
+                if not _is_transient(error) or time.monotonic() > deadline:
                     return [error] * len(turns)
                 logger.warning("turns cannot be stored, trying again: %s", error)
                 is_repeated = True
@@ -268,7 +268,7 @@ class TurnLog:
         }
 
 
-def _may_pass(error: Exception) -> bool:
+def _is_transient(error: Exception) -> bool:
     """Return whether the connection or another transaction caused it, and not what was sent."""
     if isinstance(error, DBAPIError):
         return error.connection_invalidated or _is_passing(error.orig)

@@ -118,7 +118,7 @@ class TurnQueue:
         self._remove(ticket)
         self._forget_idle(ticket.asker)
 
-    def crowd_out(self) -> Ticket:
+    def evict_newest(self) -> Ticket:
         """Remove a turn of whoever has the most waiting, the newest one. At least one turn must wait."""
         node = self._engine
         while node.queue:

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.chat import Sender
 from guanaco_server.chat import queries
-from guanaco_server.chat.gateway.turn_log import EndedTurn, Lease, NewReply, Stored
+from guanaco_server.chat.gateway.turn_log import EndedTurn, Lease, NewReply, StoredMessage
 from guanaco_server.chat.tables import MessageRow
 from guanaco_server.database.database import Database
 from guanaco_server.database.direct import text_array
@@ -41,7 +41,7 @@ class SqliteTurns:
                 turn.lease.conversation_id for turn in turns if await self._end_one(session, turn)
             }
 
-    async def known(self, messages: Sequence[Stored]) -> set[str]:
+    async def known(self, messages: Sequence[StoredMessage]) -> set[str]:
         async with self._database.read() as session:
             found = await queries.known_messages(session, [message.id for message in messages])
         return {
@@ -261,7 +261,7 @@ class PostgresqlTurns:
         ]
         return {found for (found,) in await self._ends.fetch(statement, parameters)}
 
-    async def known(self, messages: Sequence[Stored]) -> set[str]:
+    async def known(self, messages: Sequence[StoredMessage]) -> set[str]:
         rows = await self._ends.fetch(KNOWN, (msgspec.json.encode(messages),))
         return {found for (found,) in rows}
 

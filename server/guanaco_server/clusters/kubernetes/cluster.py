@@ -62,7 +62,6 @@ from guanaco_server.clusters.kubernetes.pods import near_of
 from guanaco_server.clusters.kubernetes.pools import Pools
 from guanaco_server.clusters.kubernetes.status import (
     ended_pods,
-    ending_of,
     has_started,
     is_group_set,
     is_leader,
@@ -70,6 +69,7 @@ from guanaco_server.clusters.kubernetes.status import (
     is_lost,
     pods_of,
     state_of,
+    termination_of,
 )
 
 LOGS_S = 2.0  # a pipeline stage asks several times a second for what a starting server has said
@@ -226,7 +226,7 @@ class KubernetesCluster:
         is_other = reader.process != fresh.process
         if is_other or read_until != offset:
             reader, read_until = fresh, 0
-        elif not ending_of(pod) and time.monotonic() - self._read_at.get(name, 0) < LOGS_S:
+        elif not termination_of(pod) and time.monotonic() - self._read_at.get(name, 0) < LOGS_S:
             return [], offset
         self._read_at[name] = time.monotonic()
         skipped = 0 if is_other else offset

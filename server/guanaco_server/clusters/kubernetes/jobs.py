@@ -36,14 +36,14 @@ from guanaco_server.clusters.kubernetes.names import (
 )
 from guanaco_server.clusters.kubernetes.options import KubernetesOptions
 from guanaco_server.clusters.kubernetes.status import (
-    Ending,
+    PodTermination,
     Problem,
     creation_problem,
-    ending_of,
     has_started,
     is_leaving,
     is_lost,
     obstacle_of,
+    termination_of,
 )
 
 KEPT_LINES = 20
@@ -130,7 +130,7 @@ class JobRun:
             if job is None or job["metadata"]["uid"] != self._uid:
                 return self._result(137, DELETED)
             if pod := self._unread_pod():
-                if crash := await self._give_on(pod):
+                if crash := await self._forward_log(pod):
                     return self._result(crash.exit_code, crash.problem)
             elif ended := _end_of(job):
                 return self._ended(ended)
@@ -145,14 +145,14 @@ class JobRun:
         if condition["type"] == "Complete":
             return self._result(0, None)
         for pod in reversed(self._pods()):
-            if (ending := ending_of(pod)) and ending.exit_code != 0:
+            if (ending := termination_of(pod)) and ending.exit_code != 0:
                 return self._result(ending.exit_code, ending.problem)
         return self._result(137, f"The cluster ended the job: {condition.get('message')}")
 
     def _result(self, exit_code: int, problem: str | None) -> JobResult:
         return JobResult(exit_code, tuple(self._last_lines), problem)
 
-    async def _give_on(self, pod: Json) -> Ending | None:
+    async def _forward_log(self, pod: Json) -> PodTermination | None:
         """Pass on the pod's whole log, across broken connections. Return how it failed, if that was its own doing."""
         reader = LogReader(self._api, pod)
         reading = asyncio.create_task(self._give_log(reader, pod))
@@ -166,7 +166,7 @@ class JobRun:
                 task.cancel()
             await asyncio.gather(reading, lost, return_exceptions=True)
         self._read.add(pod["metadata"]["uid"])
-        ending = ending_of(self._present(pod) or pod)
+        ending = termination_of(self._present(pod) or pod)
         is_crash = ending and ending.exit_code != 0 and ending.trouble is Trouble.CRASHED
         return ending if is_crash else None
 
@@ -177,7 +177,7 @@ class JobRun:
                     async for line in lines:
                         await self._give(line)
             present = self._present(pod)
-            if present is None or ending_of(present):
+            if present is None or termination_of(present):
                 break
             await self._informers.changed.wait(AGAIN_S)
         for line in await reader.rest():

@@ -51,8 +51,8 @@ def pod_spec(
         "containers": [_container(container, secret, resources)],
         "volumes": _volumes(resources, tmp_bytes, cache or _empty_cache(resources, options)),
         "tolerations": [
-            _briefly_tolerated("unreachable", UNREACHABLE_S),
-            _briefly_tolerated("not-ready", NOT_READY_S),
+            _toleration("unreachable", UNREACHABLE_S),
+            _toleration("not-ready", NOT_READY_S),
         ],
     }
     if options.priority_class:
@@ -67,7 +67,7 @@ UNREACHABLE_S = 5  # the node's controller has waited 40 to 50 s for its kubelet
 NOT_READY_S = 30  # a container runtime that is restarted is back within that
 
 
-def _briefly_tolerated(taint: str, seconds: int) -> Json:
+def _toleration(taint: str, seconds: int) -> Json:
     """Tolerate a lost node's taint this long, instead of the default 300 s: then the pod is replaced elsewhere."""
     return {
         "key": f"node.kubernetes.io/{taint}",

@@ -63,10 +63,10 @@ from guanaco_server.clusters.kubernetes.pool_manifests import (
 )
 from guanaco_server.clusters.kubernetes.pool_port import OrderNotTaken, PoolPort
 from guanaco_server.clusters.kubernetes.status import (
-    ending_of,
     is_leaving,
     is_on_lost_node,
     is_ready,
+    termination_of,
 )
 from guanaco_server.formats.pool import TOKEN_VARIABLE, PodOrder
 
@@ -164,7 +164,7 @@ class Pools:
         claimed: list[Json] = []
         for pod in sorted(filter(is_claimed, pods), key=has_served, reverse=True):
             is_ours = is_claimed_for(pod, owner, present)
-            is_over = ending_of(pod) or len(claimed) >= spec.replicas
+            is_over = termination_of(pod) or len(claimed) >= spec.replicas
             if is_leaving(pod):
                 continue
             if is_ours and not is_over:
@@ -386,7 +386,7 @@ def _placed(pods: Sequence[Json], spec: str) -> int:
     return sum(
         not is_claimed(pod)
         and not is_leaving(pod)
-        and not ending_of(pod)
+        and not termination_of(pod)
         and pod["metadata"].get("labels", {}).get(SPEC) == spec
         and bool(pod["spec"].get("nodeName"))
         for pod in pods

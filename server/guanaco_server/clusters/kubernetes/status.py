@@ -80,7 +80,7 @@ def _template(workload: Json) -> Json:
 
 
 def ended_pods(deployment: Json, pods: Sequence[Json]) -> list[Json]:
-    return [pod for pod in pods_of(deployment, pods) if ending_of(pod)]
+    return [pod for pod in pods_of(deployment, pods) if termination_of(pod)]
 
 
 def state_of(
@@ -105,7 +105,7 @@ def state_of(
         return state
     replicas = tuple(
         _replica(deployment, pod, options)
-        for pod in map(_telling, groups)
+        for pod in map(_deciding_pod, groups)
         if _end(pod) or has_started_up(pod)
     )
     ready = next((one for one in replicas if one.is_ready), None)
@@ -122,7 +122,7 @@ def state_of(
 
 def _is_settled(deployment: Json, ours: Sequence[Json]) -> bool:
     """Tell whether its own pods and the claimed ones are as many as were asked for, and each of these has its order."""
-    claimed = [pod for pod in ours if is_claimed(pod) and not ending_of(pod)]
+    claimed = [pod for pod in ours if is_claimed(pod) and not termination_of(pod)]
     asked, own = asked_replicas(deployment), deployment["spec"].get("replicas", 1)
     return asked == own + len(claimed) and asked > 0 and all(map(is_ordered, claimed))
 
@@ -138,20 +138,20 @@ def _groups(workload: Json, ours: Sequence[Json]) -> list[list[Json]]:
     return list(groups.values())
 
 
-def _telling(group: Sequence[Json]) -> Json:
+def _deciding_pod(group: Sequence[Json]) -> Json:
     """Return the pod that tells how its group is: one that ended, else the leader."""
     return max(group, key=lambda pod: (_end(pod) is not None, is_leader(pod)))
 
 
-def _end(pod: Json) -> Ending | None:
+def _end(pod: Json) -> PodTermination | None:
     """Return how the pod ended. Pods that are leaving are looked at only if they are lost."""
-    return _lost(pod) if is_leaving(pod) else ending_of(pod)
+    return _lost(pod) if is_leaving(pod) else termination_of(pod)
 
 
 def _state(
     groups: Sequence[Sequence[Json]], endpoint: str, obstacle: Problem | None
 ) -> ReplicaState:
-    endings = [ending for group in groups if (ending := _end(_telling(group)))]
+    endings = [ending for group in groups if (ending := _end(_deciding_pod(group)))]
     if any(all(is_running(pod) and not _end(pod) for pod in group) for group in groups):
         beside = [ending.words for ending in endings] + ([obstacle.sentence] if obstacle else [])
         return ReplicaState(ReplicaPhase.RUNNING, endpoint, problem=next(iter(beside), None))
@@ -207,7 +207,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Ending:
+class PodTermination:
     """The end of a pod's container, and what the platform knows about it beside its own output."""
 
     exit_code: int
@@ -219,7 +219,7 @@ class Ending:
         return self.problem or f"A replica exited with status {self.exit_code}."
 
 
-def ending_of(pod: Json) -> Ending | None:
+def termination_of(pod: Json) -> PodTermination | None:
     """Return how the pod's container ended; None while it runs, or has not run yet."""
     status = pod.get("status", {})
     ended = _ended_container(status)
@@ -227,25 +227,25 @@ def ending_of(pod: Json) -> Ending | None:
         return _lost(pod)
     if status.get("reason") == "Evicted":
         problem = f"Its machine evicted it: {_words(status.get('message'))}."
-        return Ending(_exit_code(ended, 137), problem, _trouble_of_eviction(status))
+        return PodTermination(_exit_code(ended, 137), problem, _trouble_of_eviction(status))
     if ended is None:
         if status.get("phase") != "Failed":
             return None
         problem = f"It was ended by the cluster: {_reason_of(status)}."
-        return Ending(137, problem, Trouble.NODE_LOST)
+        return PodTermination(137, problem, Trouble.NODE_LOST)
     if ended.get("reason") == "OOMKilled":
-        return Ending(_exit_code(ended, 137), f"It ran out of memory{_memory_limit(pod)}.")
+        return PodTermination(_exit_code(ended, 137), f"It ran out of memory{_memory_limit(pod)}.")
     if disruption := _condition(status, "DisruptionTarget", "True"):
         problem = f"The cluster took its machine away: {_words(disruption.get('message'))}."
-        return Ending(_exit_code(ended, 137), problem, Trouble.NODE_LOST)
+        return PodTermination(_exit_code(ended, 137), problem, Trouble.NODE_LOST)
     if ended.get("reason") in START_REASONS:
         problem = f"Its container cannot be started: {_words(ended.get('message'))}."
-        return Ending(_exit_code(ended, 128), problem)
-    return Ending(_exit_code(ended, 1))
+        return PodTermination(_exit_code(ended, 128), problem)
+    return PodTermination(_exit_code(ended, 1))
 
 
-def _lost(pod: Json) -> Ending:
-    return Ending(137, NODE_LOST.format(_node(pod)), Trouble.NODE_LOST)
+def _lost(pod: Json) -> PodTermination:
+    return PodTermination(137, NODE_LOST.format(_node(pod)), Trouble.NODE_LOST)
 
 
 class PullFailures:

@@ -159,7 +159,7 @@ class ForkServerProcess:
             with theirs:
                 socket.send_fds(self._control, [b"\0"], [theirs.fileno(), log])
             async with asyncio.timeout(CLAIM_S):
-                return await _born(ours, order)
+                return await _hand_over_order(ours, order)
         except BaseException as error:
             ours.close()  # a server that was not told to go ends
             if isinstance(error, (OSError, psutil.NoSuchProcess)):
@@ -185,7 +185,7 @@ class ForkServerProcess:
         shutil.rmtree(self._temporary, ignore_errors=True)
 
 
-async def _born(claim: socket.socket, order: Order) -> ForkedServer:
+async def _hand_over_order(claim: socket.socket, order: Order) -> ForkedServer:
     """Give it the order, note its process id, and let it go. OSError where it has ended before."""
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(claim, order.line())

@@ -68,11 +68,11 @@ class GroupLeader:
     def _process(self) -> psutil.Process | None:
         try:
             process = psutil.Process(self.pid)
-            return process if self._is(process) else None
+            return process if self._is_same_process(process) else None
         except psutil.NoSuchProcess:
             return None
 
-    def _is(self, process: psutil.Process) -> bool:
+    def _is_same_process(self, process: psutil.Process) -> bool:
         if self.boot_id is None or self.ticks is None:
             return bool(abs(process.create_time() - self.create_time) < CLOCK_SLACK_S)
         return (self.boot_id, self.ticks) == (_boot_id(), _start_ticks(self.pid))

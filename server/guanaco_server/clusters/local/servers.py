@@ -112,7 +112,7 @@ class LocalServer:
     def raise_priority(self) -> bool:
         """Give it the platform's priority. False where that has to be tried again."""
         if not self.has_priority and self.is_running():
-            self.has_priority = priority.raise_again(self.record.leader.pid)
+            self.has_priority = priority.restore_priority(self.record.leader.pid)
         return self.has_priority or not self.is_running()
 
     def has_orphans(self) -> bool:

@@ -26,7 +26,7 @@ SCORES = ("reward",)
 
 
 @dataclass
-class AskBook:
+class AskedConversationCache:
     """A competition's conversations that could be asked, in columns. Only newer ones are read."""
 
     waiting: int = 0

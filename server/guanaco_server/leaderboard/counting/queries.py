@@ -33,12 +33,12 @@ async def lock_counting(session: AsyncSession) -> int:
     returning = raise_version.returning(row.version, row.definitions_at)
     number, definitions_at = (await session.execute(returning.execution_options(**UNSYNCED))).one()
     if definitions_at < number - 1:
-        await _distrust(session, definitions_at)
+        await _mark_outdated(session, definitions_at)
     await session.execute(update(row).values(definitions_at=number).execution_options(**UNSYNCED))
     return number
 
 
-async def _distrust(session: AsyncSession, version: int) -> None:
+async def _mark_outdated(session: AsyncSession, version: int) -> None:
     """Take measurements as outdated that an older process has replaced since batch ``version``.
 
     A process older than migration 0018 does not write ``definition``, but the aggregate that it writes has no mark.

@@ -13,7 +13,7 @@ from guanaco_server.leaderboard.flags import queries
 from guanaco_server.leaderboard.flags.rules import (
     BASELINE_SLOTS,
     is_burst,
-    is_rush,
+    is_rush_of_all,
     least_burst,
     times_of,
 )
@@ -69,7 +69,7 @@ async def _ratings_by_slot(
 
 async def _is_burst(session: AsyncSession, row: RatingSlotRow, in_slot: dict[str, int]) -> bool:
     others = [count for submission, count in in_slot.items() if submission != row.submission_id]
-    if is_rush(row.ratings, others):
+    if is_rush_of_all(row.ratings, others):
         return False
     hour_before = await queries.ratings_within(
         session, row.submission_id, row.competition, row.slot - BASELINE_SLOTS, row.slot - 1

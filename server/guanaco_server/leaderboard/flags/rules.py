@@ -92,21 +92,21 @@ def least_burst() -> int:
     return _bound(BASELINE_FLOOR)
 
 
-def is_rush(ratings: int, others: Collection[int]) -> bool:
+def is_rush_of_all(ratings: int, others: Collection[int]) -> bool:
     """Tell whether the ratings of the ``others`` in the same minute explain a submission's ratings.
 
     Users do not choose whom they talk to, so a rush reaches all submissions.
     """
-    return ratings <= _bound(max(BASELINE_FLOOR, _usual_of(others)))
+    return ratings <= _bound(max(BASELINE_FLOOR, _typical(others)))
 
 
 def is_burst(ratings: int, hour_before: int, others: Collection[int]) -> bool:
     """Tell whether a minute is a burst; ``hour_before`` counts the submission's ratings in the BASELINE_SLOTS before."""
     usual = hour_before / BASELINE_SLOTS
-    return ratings > _bound(max(BASELINE_FLOOR, _usual_of(others), usual))
+    return ratings > _bound(max(BASELINE_FLOOR, _typical(others), usual))
 
 
-def _usual_of(others: Collection[int]) -> float:
+def _typical(others: Collection[int]) -> float:
     return UNEVENNESS * sum(others) / len(others) if others else 0.0
 
 

@@ -273,7 +273,7 @@ class DuelTable:
         if has_styles:
             counts &= self._is_measured
         rows = rows[counts & self._is_between_others(owners)]
-        rows = rows[~self._is_by_devoted(rows, owners)]
+        rows = rows[~self._is_by_loyal_user(rows, owners)]
         terms = _terms(rows["style"]) if has_styles else None
         return DuelVotes(self._users.all, self._submissions.all, rows, terms)
 
@@ -327,7 +327,7 @@ class DuelTable:
         found: Flags = (a != nobody) & (b != nobody) & (a != app) & (b != app)
         return found
 
-    def _is_by_devoted(self, rows: Rows, owners: Mapping[str, Owner]) -> Flags:
+    def _is_by_loyal_user(self, rows: Rows, owners: Mapping[str, Owner]) -> Flags:
         """Tell of each duel whether its user always preferred one developer, whoever stood against it."""
         import numpy as np
 

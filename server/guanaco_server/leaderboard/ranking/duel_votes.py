@@ -22,7 +22,7 @@ OVERLAP = timedelta(minutes=5)  # votes are committed within it; what is older i
 REPLIES_AT_ONCE = 1_000
 
 
-class DuelBook:
+class DuelCache:
     """A competition's duels: only the newest are read again, and each reply's style is measured once."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class DuelReader:
     def __init__(self, database: Database, submissions: SubmissionService) -> None:
         self._database = database
         self._submissions = submissions
-        self._books: defaultdict[str, DuelBook] = defaultdict(DuelBook)
+        self._books: defaultdict[str, DuelCache] = defaultdict(DuelCache)
         self._final: set[str] = set()
 
     def forget(self) -> None:

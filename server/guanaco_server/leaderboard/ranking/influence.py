@@ -94,20 +94,20 @@ def neighbours(found: Sequence[Standing]) -> list[tuple[Standing, Standing]]:
     """
     pairs = []
     for upper, lower in itertools.pairwise(found):
-        if upper.rank != lower.rank and not stand_apart(upper, lower):
-            apart = [one for one in found if stand_apart(one, lower)]
+        if upper.rank != lower.rank and not are_separated(upper, lower):
+            apart = [one for one in found if are_separated(one, lower)]
             upper = min(apart, key=lambda one: (one.score.low, one.submission_id))
         pairs.append((upper, lower))
     return pairs
 
 
-def stand_apart(upper: Standing, lower: Standing) -> bool:
+def are_separated(upper: Standing, lower: Standing) -> bool:
     return upper.score.low > lower.score.high
 
 
 def weakest_votes(ballots: RankedVotes, upper: Standing, lower: Standing) -> Pair:
     """Find how few votes turn a pair."""
-    are_apart = stand_apart(upper, lower)
+    are_apart = are_separated(upper, lower)
     names = upper.submission_id, lower.submission_id
     if ballots.rule is RankingRule.THUMBS_UP:
         alpha = shared_alpha(sum(1 for count in ballots.counts.values() if count.total))

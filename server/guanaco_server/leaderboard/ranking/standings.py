@@ -214,7 +214,7 @@ class StandingsPublisher:
 
     async def _write(self, ranked: RankedCompetition, now: datetime) -> None:
         known = self._written[ranked.competition]
-        moved = _moved(ranked, known, now)
+        moved = _rank_changes(ranked, known, now)
         rows = [
             _columns(ranked.competition, submission_id, shown, now)
             for submission_id, shown in ranked.shown.items()
@@ -247,7 +247,7 @@ class StandingsPublisher:
         self._hour = hour
 
 
-def _moved(
+def _rank_changes(
     ranked: RankedCompetition, known: Mapping[str, Shown], now: datetime
 ) -> list[claims.BoardClaim]:
     """Return the claims of those whose rank is another than before; a first rank is none."""

@@ -69,11 +69,11 @@ class LoadCheck:
         endpoint = await self._server_start.require_ready(run)
         key = await self._records.deployment_key(run)
         since = await self._deployments.ready_since(key, endpoint)
-        siblings = await self._deployments.siblings(key)
+        ready_on_same_engine = await self._deployments.ready_on_same_engine(key)
         shared = None
-        if siblings:
-            known = await self._known_load(submission, siblings)
-            shared = SharedEngine(len(siblings), partial(self._take_place, key), known)
+        if ready_on_same_engine:
+            known = await self._known_load(submission, ready_on_same_engine)
+            shared = SharedEngine(len(ready_on_same_engine), partial(self._take_place, key), known)
         report = await self._checked(run, submission, endpoint, shared)
         if report.errors and await self._is_lost(key, endpoint, since):
             raise ModelServerLost(
@@ -115,14 +115,14 @@ class LoadCheck:
         )
 
     async def _known_load(
-        self, submission: Submission, siblings: Sequence[tuple[str, int]]
+        self, submission: Submission, ready_on_same_engine: Sequence[tuple[str, int]]
     ) -> KnownLoad | None:
         """Find the latest load that a sibling has passed which asked as much of a request."""
         since = self._clock.now() - timedelta(seconds=REUSED_FOR_S)
         async with self._database.read() as session:
             found = [
                 (row, report)
-                for row, report in await queries.reports_of_runs(session, siblings)
+                for row, report in await queries.reports_of_runs(session, ready_on_same_engine)
                 if report.is_passed
                 and (report.reused.at if report.reused else report.at) >= since
                 and _asked_as_much(row, submission)

@@ -89,7 +89,7 @@ class StageRunner:
             except NewerVersionRuns:
                 return Step.LEFT
             except BaseException as error:
-                if _stops_us(error):
+                if _is_shutdown(error):
                     raise
                 return await self._fail_run(run, error)
 
@@ -202,7 +202,7 @@ class StageRunner:
         except (SubmissionFailure, StageWaits, RunEnded):
             raise
         except BaseException as error:  # a library's panic is no Exception
-            if _stops_us(error) or _is_outage(error):
+            if _is_shutdown(error) or _is_outage(error):
                 raise
             fault = internal_fault(f"stage {stage} of {run.submission_id}", error)
             raise StageFault(fault.detail, hint=fault.hint) from error
@@ -216,7 +216,7 @@ def _delay_s(error: SubmissionFailure, failed_tries: int) -> float | None:
     return delays[failed_tries]
 
 
-def _stops_us(error: BaseException) -> bool:
+def _is_shutdown(error: BaseException) -> bool:
     """Return whether the error ends this task or process, and is no fault of the stage."""
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()

@@ -304,7 +304,7 @@ class ServerStart:
                     applied_at = time.monotonic()
                     await self._begin_again(run, deployment, sighting)
             elif is_over:
-                raise _death(run.submission_id, sighting, seen)
+                raise _server_failure(run.submission_id, sighting, seen)
             problem = sighting.problem
             await asyncio.sleep(POLL_S)
         raise ModelServerTooSlow(
@@ -330,7 +330,9 @@ class ServerStart:
         await self._deployments.apply(deployment)
 
 
-def _death(submission_id: str, sighting: DeploymentHealth, seen: list[str]) -> SubmissionFailure:
+def _server_failure(
+    submission_id: str, sighting: DeploymentHealth, seen: list[str]
+) -> SubmissionFailure:
     """Build the error for a server that ended; one that never ran is not the developer's fault."""
     if sighting.exit_code is None and sighting.problem is not None:
         return ClusterRefused(f"The model server could not be started. {sighting.problem}")

@@ -101,7 +101,7 @@ async def resolve(parts: StageParts, run: PipelineRun, submission: Submission) -
     if submission.sweep is not None and submission.commit is None:
         pinned = await parts.records.found_by_sweep(submission)
         submission = submission.model_copy(update=pinned)
-    with _telling_of_gone_token(token, submission.commit and submission.repo):
+    with _explain_missing_token(token, submission.commit and submission.repo):
         snapshot = await _snapshot(hub_of(parts, token), parts, submission)
     await parts.records.log(run, Stage.RESOLVE, f"{snapshot.repo} is at commit {snapshot.commit}.")
     return pinned | {"commit": snapshot.commit}
@@ -111,7 +111,7 @@ async def resolve(parts: StageParts, run: PipelineRun, submission: Submission) -
 async def check(parts: StageParts, run: PipelineRun, submission: Submission) -> Facts:
     await parts.deployments.expect_server()
     token = await parts.records.hub_token(run)
-    with _telling_of_gone_token(token, submission.base_commit and submission.base_repo):
+    with _explain_missing_token(token, submission.base_commit and submission.base_repo):
         model = await examine(parts, hub_of(parts, token), submission)
     await parts.quotas.require_disk(submission.id, model.weight_bytes)
     if model.adapter and model.base:
@@ -237,7 +237,7 @@ async def publish(parts: StageParts, run: PipelineRun, submission: Submission) -
 
 
 @contextmanager
-def _telling_of_gone_token(token: SecretStr | None, opened_before: str | None) -> Iterator[None]:
+def _explain_missing_token(token: SecretStr | None, opened_before: str | None) -> Iterator[None]:
     """HubTokenGone in place of the Hub's refusal of a repo that an earlier run has read, perhaps with a token."""
     try:
         yield

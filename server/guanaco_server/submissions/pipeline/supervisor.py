@@ -99,7 +99,7 @@ def decide(
         return START
     newest = workflows[-1]
     if newest.status in LIVE:
-        return LEAVE if _is_taken_care_of(newest, liveness) else START
+        return LEAVE if _has_live_worker(newest, liveness) else START
     if newest.status == "SUCCESS":
         return START if has_room or newest.output != Step.WAITING else LEAVE
     if newest.status == ERRORED:
@@ -112,7 +112,7 @@ def decide(
     return _fail("The platform ended too often while it worked on this submission.")
 
 
-def _is_taken_care_of(workflow: WorkflowState, liveness: WorkerLiveness) -> bool:
+def _has_live_worker(workflow: WorkflowState, liveness: WorkerLiveness) -> bool:
     untouched_s = (liveness.now_ms - workflow.updated_at_ms) / 1000
     is_ours = workflow.version == liveness.version
     if workflow.status in ENQUEUED:

@@ -35,7 +35,7 @@ SLOW_SHARE = 0.1
 
 
 @dataclass(frozen=True)
-class Shown:
+class VersionOutcomes:
     """The conversations of one version, counted. ``slow`` is None until it is known what is slow."""
 
     failed: Proportion
@@ -83,7 +83,12 @@ def slow_from(waits: Sequence[int]) -> int | None:
 
 
 def judge(
-    new: Shown, old: Shown, new_down: Proportion, old_down: Proportion, *, share: float
+    new: VersionOutcomes,
+    old: VersionOutcomes,
+    new_down: Proportion,
+    old_down: Proportion,
+    *,
+    share: float,
 ) -> CanaryWorse | None:
     """Return why the new version is worse, with its figures; None as long as it may be as good."""
     compared = [

@@ -24,7 +24,7 @@ from guanaco_server.statistics.sequential import Proportion
 from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.queries import by_id_locked
 from guanaco_server.submissions.rollouts import queries
-from guanaco_server.submissions.rollouts.canaries import Shown, judge, slow_from
+from guanaco_server.submissions.rollouts.canaries import VersionOutcomes, judge, slow_from
 from guanaco_server.submissions.rollouts.records import RolloutRecords
 from guanaco_server.submissions.tables import RolloutRow
 
@@ -155,7 +155,7 @@ class RolloutLoop:
             if current is None or not _is_same(current, rollout):
                 return True
             if current.slow_from is None:
-                await _learn_what_is_slow(session, current)
+                await _learn_slowness_limit(session, current)
             new, old = [
                 await _count_conversations(session, current, is_new) for is_new in (True, False)
             ]
@@ -197,12 +197,14 @@ class RolloutLoop:
         return since is not None and self._clock.now() - since >= timedelta(seconds=seconds)
 
 
-async def _count_conversations(session: AsyncSession, rollout: RolloutRow, is_new: bool) -> Shown:
+async def _count_conversations(
+    session: AsyncSession, rollout: RolloutRow, is_new: bool
+) -> VersionOutcomes:
     arm = Arm(rollout.submission_id, rollout.run, is_new)
-    return Shown(*await queries.shown(session, arm, rollout.slow_from))
+    return VersionOutcomes(*await queries.shown(session, arm, rollout.slow_from))
 
 
-async def _learn_what_is_slow(session: AsyncSession, rollout: RolloutRow) -> None:
+async def _learn_slowness_limit(session: AsyncSession, rollout: RolloutRow) -> None:
     """Once the old version has shown enough: what came before is then forgotten, so that what is compared did not choose the limit."""
     arm = Arm(rollout.submission_id, rollout.run, is_new=False)
     rollout.slow_from = slow_from(await queries.first_waits(session, arm))

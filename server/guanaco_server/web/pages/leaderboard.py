@@ -82,7 +82,7 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
             chance=chance_words(verdict) if verdict else None,
             asked=asked_words(verdict) if verdict else None,
             asked_rows=verdict.asked.rows if verdict and verdict.asked else [],
-            beside=_beside(verdict),
+            beside=_comparisons_with_leader(verdict),
         )
 
     @routes.get("/leaderboard.csv")
@@ -149,7 +149,7 @@ async def _verdict(
         return None
 
 
-def _beside(verdict: LeaderboardVerdict | None) -> dict[str, str]:
+def _comparisons_with_leader(verdict: LeaderboardVerdict | None) -> dict[str, str]:
     """Say by submission what is known of the leader beside it."""
     if verdict is None:
         return {}

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Counts:
+class GaugeQueries:
     """The counts by status and phase. A status or phase that nothing has is zero, not absent."""
 
     submissions: Callable[[], Awaitable[dict[str, int]]]
@@ -36,14 +36,14 @@ class Counts:
     workers: Callable[[], Awaitable[int]]
 
 
-class Census:
-    def __init__(self, metrics: Metrics, clock: Clock, counts: Counts, wait: Wait) -> None:
+class DatabaseGauges:
+    def __init__(self, metrics: Metrics, clock: Clock, counts: GaugeQueries, wait: Wait) -> None:
         self._metrics = metrics
         self._clock = clock
         self._counts = counts
         self._wait = wait
         self._has_aging = True
-        self._background = Background("census")
+        self._background = Background("database gauges")
 
     async def start(self) -> None:
         await self.take()
@@ -56,7 +56,7 @@ class Census:
         counts, now = self._counts, self._clock.now()
         oldest = await counts.oldest_queued()
         workers = await counts.workers()
-        self._metrics.note_census(
+        self._metrics.note_database_gauges(
             await counts.submissions(),
             max(0.0, (now - oldest).total_seconds()) if oldest else 0.0,
             await counts.deployments(),
