@@ -126,4 +126,4 @@ async def test_an_adapter_that_cannot_be_loaded_is_served_by_nobody(world: Adapt
 
 async def test_the_base_of_a_served_adapter_is_needed(world: Adapters) -> None:
     await world.serve(FIRST)
-    assert BASE in await world.submissions.needed_artifacts(world.clock.now())
+    assert BASE in await world.submissions.catalog.needed_artifacts(world.clock.now())

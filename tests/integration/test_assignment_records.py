@@ -99,7 +99,7 @@ async def test_many_messages_to_a_gone_submission_cost_one_snapshot(
     world: Assigning, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0
-    list_serving = world.submissions.list_serving
+    list_serving = world.submissions.catalog.list_serving
 
     async def counted():  # type: ignore[no-untyped-def]
         nonlocal looks

@@ -111,7 +111,7 @@ async def test_an_unknown_status_is_not_routed_to_and_is_shown(world: Rolling) -
     assert (shown.status_code, shown.json()["status"]) == (200, "hibernating")
     assert (await admin.get("/submissions")).json()[0]["status"] == "hibernating"
     assert (await admin.get("/leaderboard")).json()["rows"] == []
-    assert (await world.submissions.count_by_status())["hibernating"] == 1
+    assert (await world.submissions.catalog.count_by_status())["hibernating"] == 1
     moved = await admin.post(f"/submissions/{ID}/deactivate")
     assert (moved.status_code, moved.json()["error"]) == (409, "illegal_transition")
 

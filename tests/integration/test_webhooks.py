@@ -17,7 +17,7 @@ from guanaco.webhooks import verify
 from guanaco_server.database.database import Database
 from guanaco_server.notifications.room import build_notifications
 from guanaco_server.submissions import lifecycle
-from guanaco_server.submissions.events import StatusChanges
+from guanaco_server.submissions.runs.events import StatusChanges
 from tests.fixtures.rating import rate
 from tests.fixtures.receiver import Receiver, receiving
 from tests.fixtures.world import World, eventually

@@ -14,7 +14,7 @@ from guanaco.experiments import ExperimentRequest, Overrides, ParamChanges
 from guanaco.prompts import PRESETS, PromptFormatter
 from guanaco.submissions import GenerationParams, Status
 from guanaco_server.experiments.variants import apply_variant, is_in_part, unit_of, variant_of
-from guanaco_server.submissions.service import ServingSubmission
+from guanaco_server.submissions.catalog import ServingSubmission
 
 UNITS = [unit_of("app", f"user-{number}") for number in range(6_000)]
 

@@ -46,7 +46,7 @@ from guanaco_server.openai import api as openai_api
 from guanaco_server.routing import api as routing_api
 from guanaco_server.settings import Settings
 from guanaco_server.submissions import api as submissions_api
-from guanaco_server.submissions.alias_paths import AliasPaths
+from guanaco_server.submissions.aliases.paths import AliasPaths
 from guanaco_server.submissions.stored_prompts import api as stored_prompts_api
 from guanaco_server.web.mounting import include_web
 

@@ -204,8 +204,8 @@ def gauge_queries(rooms: Rooms, role: str) -> GaugeQueries:
         return await rooms.workers.workers.count_living() + (role == "all")
 
     return GaugeQueries(
-        submissions=rooms.submissions.service.count_by_status,
-        oldest_queued=rooms.submissions.service.oldest_queued,
+        submissions=rooms.submissions.service.catalog.count_by_status,
+        oldest_queued=rooms.submissions.service.catalog.oldest_queued,
         deployments=rooms.deployments.overview.count_by_phase,
         unserved=rooms.deployments.overview.count_unserved,
         workers=workers,

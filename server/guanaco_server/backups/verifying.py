@@ -252,7 +252,7 @@ async def _examine(settings: Settings, listed: set[str]) -> _Findings:
         except InvalidSettings:
             erasures = None
         now = datetime.now(UTC)
-        needed = sorted(listed & await rooms.submissions.service.needed_artifacts(now))
+        needed = sorted(listed & await rooms.submissions.service.catalog.needed_artifacts(now))
         missing = [key for key in needed if await store.find(key) is None]
     return _Findings(tuple(seasons), erasures, len(needed), tuple(missing))
 

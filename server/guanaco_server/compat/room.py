@@ -9,7 +9,7 @@ from guanaco_server.compat.service import OldClientService
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.leaderboard.service import LeaderboardService
-from guanaco_server.submissions.events import EventFeed
+from guanaco_server.submissions.runs.events import EventFeed
 from guanaco_server.submissions.service import SubmissionService
 
 

@@ -29,7 +29,7 @@ from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.leaderboard.service import LeaderboardService
 from guanaco_server.statistics.votes import VoteCount
-from guanaco_server.submissions.events import EventFeed
+from guanaco_server.submissions.runs.events import EventFeed
 from guanaco_server.submissions.service import SubmissionService
 
 
@@ -104,7 +104,7 @@ class OldClientService:
     ) -> dict[str, OldLeaderboardRow]:
         """Best first. With a window, the thumbs are those given in it, without those that rules leave out."""
         board = await self.leaderboard.leaderboard()
-        all_of_them = {one.id: one for one in await self.submissions.list_all()}
+        all_of_them = {one.id: one for one in await self.submissions.catalog.list_all()}
         repos = await self._reward_repos()
         votes = {row.submission_id: VoteCount(row.thumbs_up, row.thumbs_down) for row in board.rows}
         if since is not None or until is not None:
@@ -130,7 +130,7 @@ class OldClientService:
         """The caller's newest live reward model of that repo; InvalidInput where there is none."""
         if repo is None:
             return None
-        for one in await self.submissions.list_rewards():
+        for one in await self.submissions.catalog.list_rewards():
             is_own = one.developer == account.name
             if is_own and one.repo == repo and one.status in (Status.DEPLOYED, Status.INACTIVE):
                 return one.id
@@ -141,7 +141,7 @@ class OldClientService:
 
     async def _reward_repos(self) -> dict[str, str]:
         """Return the repo of each reward model, by its id."""
-        return {one.id: one.repo for one in await self.submissions.list_rewards()}
+        return {one.id: one.repo for one in await self.submissions.catalog.list_rewards()}
 
     async def list_competitions(self) -> list[Competition]:
         return await self.competitions.list_all()

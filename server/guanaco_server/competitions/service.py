@@ -130,7 +130,7 @@ class CompetitionService:
         return request.model_copy(update={"assignment": assignment})
 
     async def _require_submissions(self, session: AsyncSession, named: Collection[str]) -> None:
-        unknown = sorted(set(named) - set(await self._submissions.params(session, named)))
+        unknown = sorted(set(named) - set(await self._submissions.catalog.params(session, named)))
         if unknown:
             raise InvalidInput(
                 f"assignment.weights names no submission: {', '.join(unknown)}.",

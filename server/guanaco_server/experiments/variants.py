@@ -8,7 +8,7 @@ from hashlib import sha256
 from itertools import accumulate
 
 from guanaco.experiments import ExperimentRequest, Overrides, Variant
-from guanaco_server.submissions.service import ServingSubmission
+from guanaco_server.submissions.catalog import ServingSubmission
 
 ALL_EXPERIMENTS = "users"  # the salt that divides users among experiments
 

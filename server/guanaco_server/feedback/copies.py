@@ -119,8 +119,8 @@ class CopyService:
             names = await self._conversations.user_names(session, ids)
             beginnings = await self._conversations.first_messages(session, ids)
             submission_ids = {row.submission_id for row in rows}
-            params = await self._submissions.params(session, submission_ids)
-            developers = await self._submissions.developers(session, submission_ids)
+            params = await self._submissions.catalog.params(session, submission_ids)
+            developers = await self._submissions.catalog.developers(session, submission_ids)
             variants = await self._variants(session, ids)
         return [
             RatingWithContext(

@@ -244,7 +244,7 @@ class ErasureService:
     ) -> dict[str, str]:
         """Return the user's pseudonym for each developer of a rated submission, by the developer's name."""
         rated = await self._feedback.rated_submissions(session, feedback_ids)
-        developers = await self._submissions.developers(session, rated)
+        developers = await self._submissions.catalog.developers(session, rated)
         return {
             name: self._pseudonyms.seen_by(developer_id, named)
             for developer_id, name in developers.values()

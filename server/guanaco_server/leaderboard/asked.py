@@ -42,7 +42,7 @@ class AskedReader:
         """Return the verdict on all who could be asked; None where the competition has no such rule."""
         if competition.ask is None:
             return None
-        briefs = await self._submissions.briefs(may_be_stale=True)
+        briefs = await self._submissions.catalog.briefs(may_be_stale=True)
         owners = {one.id: one.account_id for one in briefs}
         book = self._books.pop(competition.id, None) or AskedConversationCache()
         async with self._database.read(may_be_stale=True) as session:

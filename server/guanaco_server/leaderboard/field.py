@@ -16,7 +16,7 @@ from guanaco.competitions import Competition
 from guanaco.submissions import Status
 from guanaco_server.competitions.entry import admitted
 from guanaco_server.statistics.votes import VoteCount
-from guanaco_server.submissions.service import ServingSubmission
+from guanaco_server.submissions.catalog import ServingSubmission
 
 NO_VOTES = VoteCount(0, 0)
 

@@ -25,7 +25,7 @@ class RaceReader:
 
     async def read(self) -> list[Race]:
         """Read who takes conversations of each running competition, with their thumbs, or with their duels where these settle who is best."""
-        serving = await self._submissions.list_serving()
+        serving = await self._submissions.catalog.list_serving()
         async with self._database.read() as session:
             rows = await queries.vote_counts(session)
         votes: defaultdict[str, dict[str, VoteCount]] = defaultdict(dict)

@@ -30,7 +30,8 @@ from guanaco_server.leaderboard.seasons.document import NO_VOTES, SeasonEntry, r
 from guanaco_server.leaderboard.seasons.queries import season
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.statistics.votes import VoteCount
-from guanaco_server.submissions.service import SubmissionBrief, SubmissionService
+from guanaco_server.submissions.catalog import SubmissionBrief
+from guanaco_server.submissions.service import SubmissionService
 
 SHOWN = frozenset({Status.DEPLOYED, Status.INACTIVE, Status.TORN_DOWN})
 
@@ -75,7 +76,7 @@ class LeaderboardService:
             if final is None
             else _final_row(brief, final.get(brief.id, NO_VOTES), metrics.get(brief.id))
             for brief in _listed(
-                competition, await self._submissions.briefs(may_be_stale=True), rated, final
+                competition, await self._submissions.catalog.briefs(may_be_stale=True), rated, final
             )
         ]
         rows.sort(key=lambda row: (POSITIONS[sort](row), -row.created_at.timestamp()))

@@ -135,7 +135,7 @@ class VerdictService:
     async def _find(
         self, competition: Competition, now: datetime, only: tuple[str, str] | None = None
     ) -> LeaderboardVerdict:
-        serving = await self._submissions.list_serving()
+        serving = await self._submissions.catalog.list_serving()
         async with self._database.read(may_be_stale=True) as session:
             rows = await queries.vote_counts(session, competition.id)
             settled = await claims.settled(session, competition)

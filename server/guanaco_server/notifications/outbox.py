@@ -23,7 +23,7 @@ from guanaco_server.leaderboard.counting.readers import RatingCounts
 from guanaco_server.notifications import queries
 from guanaco_server.notifications.tables import WebhookDeliveryRow, WebhookRow
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.submissions.events import EventFeed, EventHead
+from guanaco_server.submissions.runs.events import EventFeed, EventHead
 
 NO_PROGRESS = (0, 0)
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "guanaco:webhooks")

@@ -14,7 +14,7 @@ from guanaco_server.notifications.sender import WebhookSender
 from guanaco_server.notifications.service import WebhookService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings
-from guanaco_server.submissions.events import EventFeed, StatusChanges
+from guanaco_server.submissions.runs.events import EventFeed, StatusChanges
 
 
 @dataclass(frozen=True)

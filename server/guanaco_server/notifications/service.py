@@ -28,7 +28,7 @@ from guanaco_server.notifications.addresses import require_allowed_url
 from guanaco_server.notifications.outbox import test_delivery
 from guanaco_server.notifications.tables import WebhookDeliveryRow, WebhookRow
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.submissions.events import EventFeed
+from guanaco_server.submissions.runs.events import EventFeed
 
 SECRET_BYTES = 32
 SHOWN = 20

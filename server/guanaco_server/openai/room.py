@@ -9,7 +9,7 @@ from guanaco_server.chat.gateway.generation import ReplyGenerator
 from guanaco_server.chat.gateway.replies import ReplyService
 from guanaco_server.openai.service import OpenAiService
 from guanaco_server.routing.service import RoutingService
-from guanaco_server.submissions.aliases import AliasService
+from guanaco_server.submissions.aliases.service import AliasService
 from guanaco_server.tokenization.service import Tokenizers
 
 

@@ -40,7 +40,7 @@ from guanaco_server.openai.schemas import ChatCompletionRequest, CompletionReque
 from guanaco_server.routing.prefixes import shared_prefix
 from guanaco_server.routing.replicas import rendezvous
 from guanaco_server.routing.service import LiveSubmission, RoutingService
-from guanaco_server.submissions.aliases import AliasService
+from guanaco_server.submissions.aliases.service import AliasService
 from guanaco_server.tokenization.service import Tokenizers
 
 AUTO = "guanaco/auto"

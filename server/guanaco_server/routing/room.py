@@ -14,8 +14,8 @@ from guanaco_server.routing.service import CountDuels, CountVotes, RoutingServic
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.sleep import SleepService
 from guanaco_server.scaling.usage import TrafficRecorder
-from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.rollouts.canaries import CanaryRecorder
+from guanaco_server.submissions.runs.events import StatusChanges
 from guanaco_server.submissions.service import SubmissionService
 
 

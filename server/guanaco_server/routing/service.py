@@ -42,8 +42,9 @@ from guanaco_server.scaling.sleep import SleepService
 from guanaco_server.scaling.usage import TrafficRecorder
 from guanaco_server.statistics.duel_decisions import COUNTED_PER_USER
 from guanaco_server.statistics.duel_strengths import PairCounts
+from guanaco_server.submissions.catalog import ServingSubmission
 from guanaco_server.submissions.rollouts.canaries import CanaryRecorder, ComparedConversation
-from guanaco_server.submissions.service import ServingSubmission, SubmissionService
+from guanaco_server.submissions.service import SubmissionService
 
 DUELS_S = 5.0  # between two plans of a competition's duels, at least
 DUELS_SHARE = 20  # so many times as long as the reading took, at least
@@ -152,7 +153,7 @@ class RoutingService:
         await self._deployments.refresh_endpoints()
         await self._versions.refresh()
         await self._occupancy.refresh()
-        serving = await self._submissions.list_serving()
+        serving = await self._submissions.catalog.list_serving()
         competitions = await self._competitions.list_running()
         self._votes = await self._count_votes()
         self._serving = {submission.id: submission for submission in serving}

@@ -24,7 +24,7 @@ from guanaco_server.routing.policies import AssignmentPolicy, Entry, NewestFirst
 from guanaco_server.routing.posterior import Posterior
 
 if TYPE_CHECKING:  # a light installation simulates with snapshots, and has no database
-    from guanaco_server.submissions.service import ServingSubmission
+    from guanaco_server.submissions.catalog import ServingSubmission
 
 
 class Votes(Protocol):

@@ -32,13 +32,13 @@ from guanaco_server.accounts.service import Account
 from guanaco_server.http.openapi import event_schema
 from guanaco_server.http.routes import Routes
 from guanaco_server.http.sse import EVENT_STREAM, event_stream
-from guanaco_server.submissions.events import EventFeed, encoded
 from guanaco_server.submissions.pipeline.repo_checks import RepoChecks
 from guanaco_server.submissions.pipeline.traffic_plans import TrafficPlans
 from guanaco_server.submissions.prompt_trials import PromptTrials
-from guanaco_server.submissions.quotas import QuotaService
+from guanaco_server.submissions.quotas.service import QuotaService
+from guanaco_server.submissions.runs.events import EventFeed, encoded
 from guanaco_server.submissions.service import SubmissionService
-from guanaco_server.submissions.sweeps import SweepService
+from guanaco_server.submissions.sweeps.service import SweepService
 
 MAX_SEQ = 2**31 - 1  # what the database's integer holds
 

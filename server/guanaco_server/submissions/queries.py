@@ -8,47 +8,29 @@ from datetime import datetime
 from sqlalchemy import (
     ColumnElement,
     Row,
-    String,
-    and_,
-    cast,
     delete,
     exists,
     func,
-    not_,
     or_,
     select,
-    tuple_,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco.aliases import AliasName
 from guanaco.submissions import (
-    EventKind,
     GenerationParams,
-    Level,
     RolloutPhase,
-    Stage,
     Status,
-    StressReport,
     SubmissionKind,
 )
 from guanaco_server.artifacts.checking.model_card import StoredCard
 from guanaco_server.submissions.tables import (
-    AliasRow,
     HubTokenRow,
-    QuotaRow,
     RolloutRow,
-    RunStartRow,
-    StageRunRow,
-    StressReportRow,
-    SubmissionEventRow,
     SubmissionNumberRow,
     SubmissionRow,
-    SweepRow,
 )
 
-MAX_SWEEPS = 100  # in a list
 READS_THE_HUB = (Status.QUEUED, Status.CHECKING, Status.SERIALIZING)
 
 
@@ -83,7 +65,7 @@ async def delete_hub_token(session: AsyncSession, submission_id: str) -> None:
 async def delete_unneeded_hub_tokens(session: AsyncSession) -> None:
     """Delete those of submissions that are past serializing: a version without tokens has moved them on."""
     needing = select(SubmissionRow.id).where(
-        or_(SubmissionRow.status.in_(READS_THE_HUB), _is_prepared_beside())
+        or_(SubmissionRow.status.in_(READS_THE_HUB), is_prepared_beside())
     )
     await session.execute(
         delete(HubTokenRow)
@@ -92,85 +74,13 @@ async def delete_unneeded_hub_tokens(session: AsyncSession) -> None:
     )
 
 
-def _is_prepared_beside() -> ColumnElement[bool]:
+def is_prepared_beside() -> ColumnElement[bool]:
     """Return whether the submission's run is one beside the version that serves."""
     return exists().where(
         RolloutRow.submission_id == SubmissionRow.id,
         RolloutRow.run == SubmissionRow.run,
         RolloutRow.phase == RolloutPhase.PREPARING,
     )
-
-
-async def quota(session: AsyncSession, account_id: str) -> QuotaRow | None:
-    return await session.get(QuotaRow, account_id, populate_existing=True)
-
-
-async def lock_quota(session: AsyncSession, account_id: str) -> QuotaRow:
-    """Read the account's row, made if new. The row is locked until this transaction ends."""
-    dialect = session.get_bind().dialect.name
-    insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
-    await session.execute(
-        insert(QuotaRow)
-        .values(account_id=account_id)
-        .on_conflict_do_update(index_elements=["account_id"], set_={"account_id": account_id})
-    )
-    row = await quota(session, account_id)
-    assert row is not None
-    return row
-
-
-async def run_starts(session: AsyncSession, account_id: str, since: datetime) -> list[datetime]:
-    """Return when the account has begun runs since then, the oldest first."""
-    statement = select(RunStartRow.at).where(
-        RunStartRow.account_id == account_id, RunStartRow.at > since
-    )
-    return list(await session.scalars(statement.order_by(RunStartRow.at)))
-
-
-async def add_run_start(
-    session: AsyncSession, account_id: str, at: datetime, forget_before: datetime
-) -> None:
-    await session.execute(
-        delete(RunStartRow).where(
-            RunStartRow.account_id == account_id, RunStartRow.at <= forget_before
-        )
-    )
-    session.add(RunStartRow(account_id=account_id, at=at))
-    await session.flush()
-
-
-async def count_own(session: AsyncSession, account_id: str, statuses: Collection[Status]) -> int:
-    """Count the account's submissions with these statuses; a sweep counts once."""
-    each = func.distinct(func.coalesce(SubmissionRow.sweep, SubmissionRow.id))
-    statement = select(func.count(each)).where(
-        SubmissionRow.account_id == account_id, SubmissionRow.status.in_(statuses)
-    )
-    return await session.scalar(statement) or 0
-
-
-async def artifact_bytes(
-    session: AsyncSession,
-    account_id: str,
-    statuses: Collection[Status],
-    but: SubmissionRow | None,
-) -> int:
-    """Add up the weights of the account's submissions with these statuses; each artifact counts once.
-
-    Except one submission, and those of its sweep that are made into the same artifact.
-    """
-    artifact = func.coalesce(SubmissionRow.artifact_key, SubmissionRow.sweep, SubmissionRow.id)
-    each = (
-        select(func.max(SubmissionRow.weight_bytes).label("size"))
-        .where(SubmissionRow.account_id == account_id, SubmissionRow.status.in_(statuses))
-        .group_by(artifact)
-    )
-    if but is not None:
-        each = each.where(SubmissionRow.id != but.id)
-    if but is not None and but.sweep is not None:
-        is_same = and_(SubmissionRow.sweep == but.sweep, SubmissionRow.dtype == but.dtype)
-        each = each.where(or_(SubmissionRow.sweep.is_(None), not_(is_same)))
-    total = await session.scalar(select(func.sum(each.subquery().c.size)))
-    return int(total or 0)
 
 
 async def by_id(session: AsyncSession, submission_id: str) -> SubmissionRow | None:
@@ -203,34 +113,6 @@ async def by_idempotency_key(
             SubmissionRow.account_id == account_id, SubmissionRow.idempotency_key == key
         )
     )
-
-
-async def sweep(session: AsyncSession, sweep_id: str) -> SweepRow | None:
-    return await session.get(SweepRow, sweep_id)
-
-
-async def sweep_by_key(session: AsyncSession, account_id: str, key: str) -> SweepRow | None:
-    return await session.scalar(
-        select(SweepRow).where(SweepRow.account_id == account_id, SweepRow.idempotency_key == key)
-    )
-
-
-async def sweeps(session: AsyncSession, account_id: str | None) -> Sequence[SweepRow]:
-    """Read the newest sweeps of an account, or of all."""
-    statement = select(SweepRow).order_by(SweepRow.created_at.desc(), SweepRow.id.desc())
-    if account_id is not None:
-        statement = statement.where(SweepRow.account_id == account_id)
-    return (await session.scalars(statement.limit(MAX_SWEEPS))).all()
-
-
-async def of_sweeps(session: AsyncSession, sweep_ids: Collection[str]) -> Sequence[SubmissionRow]:
-    """Read the submissions of these sweeps, each sweep's in its order."""
-    if not sweep_ids:
-        return []
-    statement = select(SubmissionRow).where(
-        SubmissionRow.sweep.in_(sweep_ids), SubmissionRow.deleted_at.is_(None)
-    )
-    return (await session.scalars(statement.order_by(SubmissionRow.sweep_place))).all()
 
 
 async def newest_first(
@@ -268,81 +150,6 @@ def _chosen(
         columns = (SubmissionRow.id, SubmissionRow.name, SubmissionRow.developer)
         chosen.append(or_(*(column.icontains(text, autoescape=True) for column in columns)))
     return chosen
-
-
-async def put_alias(
-    session: AsyncSession, account_id: str, repo: str, name: str, submission_id: str, at: datetime
-) -> None:
-    """Set or move an alias, in one statement."""
-    dialect = session.get_bind().dialect.name
-    insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
-    meant = {"submission_id": submission_id, "set_at": at}
-    await session.execute(
-        insert(AliasRow)
-        .values(account_id=account_id, repo=repo, name=name, **meant)
-        .on_conflict_do_update(index_elements=["account_id", "repo", "name"], set_=meant)
-    )
-
-
-async def drop_alias(session: AsyncSession, submission_id: str, name: str) -> bool:
-    """Tell whether the submission had it."""
-    dropped = await session.execute(
-        delete(AliasRow)
-        .where(AliasRow.submission_id == submission_id, AliasRow.name == name)
-        .returning(AliasRow.name)
-        .execution_options(synchronize_session=False)
-    )
-    return dropped.first() is not None
-
-
-async def drop_aliases(session: AsyncSession, submission_id: str) -> None:
-    await session.execute(
-        delete(AliasRow)
-        .where(AliasRow.submission_id == submission_id)
-        .execution_options(synchronize_session=False)
-    )
-
-
-async def named_by(session: AsyncSession, repo: str, name: str) -> dict[str, str]:
-    """The submission that each account calls so."""
-    rows = await session.execute(
-        select(AliasRow.account_id, AliasRow.submission_id).where(
-            AliasRow.repo == repo, AliasRow.name == name
-        )
-    )
-    return {account_id: submission_id for account_id, submission_id in rows}
-
-
-async def aliases(
-    session: AsyncSession, account_id: str | None
-) -> Sequence[Row[str, str, str, str, datetime]]:
-    """An account's aliases by name, everybody's without an account."""
-    row = AliasRow
-    statement = select(
-        row.repo, row.name, row.submission_id, SubmissionRow.developer, row.set_at
-    ).join(SubmissionRow, SubmissionRow.id == row.submission_id)
-    if account_id is not None:
-        statement = statement.where(row.account_id == account_id)
-    order = statement.order_by(row.repo, row.name, SubmissionRow.developer)
-    return (await session.execute(order)).all()
-
-
-async def aliases_by_submission(
-    session: AsyncSession, account_id: str | None
-) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for repo, name, submission_id, _, _ in await aliases(session, account_id):
-        found.setdefault(submission_id, []).append(str(AliasName(repo, name)))
-    return found
-
-
-async def aliases_of(session: AsyncSession, submission_id: str) -> list[AliasName]:
-    rows = await session.execute(
-        select(AliasRow.repo, AliasRow.name)
-        .where(AliasRow.submission_id == submission_id)
-        .order_by(AliasRow.name)
-    )
-    return [AliasName(repo, name) for repo, name in rows]
 
 
 async def with_status(
@@ -463,132 +270,6 @@ async def developers(
 async def status_of(session: AsyncSession, submission_id: str) -> Status | None:
     return await session.scalar(
         select(SubmissionRow.status).where(SubmissionRow.id == submission_id)
-    )
-
-
-async def stage_run(
-    session: AsyncSession, submission_id: str, run: int, stage: Stage
-) -> StageRunRow | None:
-    return await session.get(StageRunRow, (submission_id, run, stage))
-
-
-async def open_stage_run(session: AsyncSession, submission_id: str, run: int) -> StageRunRow | None:
-    """Read the stage of a run that has begun and not ended."""
-    is_open = StageRunRow.outcome.is_(None)
-    return await session.scalar(
-        select(StageRunRow)
-        .where(StageRunRow.submission_id == submission_id, StageRunRow.run == run, is_open)
-        .order_by(StageRunRow.started_at.desc())
-        .limit(1)
-    )
-
-
-async def unfinished_runs(
-    session: AsyncSession, statuses: Collection[Status]
-) -> Sequence[Row[SubmissionRow, str | None]]:
-    """Each submission with one of the statuses, or with a run beside, oldest first, and what the open stage of its run waits for."""
-    waits = (
-        select(func.max(StageRunRow.waits_for))
-        .where(
-            StageRunRow.submission_id == SubmissionRow.id,
-            StageRunRow.run == SubmissionRow.run,
-            StageRunRow.outcome.is_(None),
-        )
-        .scalar_subquery()
-    )
-    statement = select(SubmissionRow, waits).where(
-        or_(SubmissionRow.status.in_(statuses), _is_prepared_beside())
-    )
-    return (await session.execute(statement.order_by(SubmissionRow.updated_at))).all()
-
-
-async def stage_runs(session: AsyncSession, submission_id: str) -> Sequence[StageRunRow]:
-    return (
-        await session.scalars(
-            select(StageRunRow)
-            .where(StageRunRow.submission_id == submission_id)
-            .order_by(StageRunRow.run, StageRunRow.started_at)
-        )
-    ).all()
-
-
-async def events_after(
-    session: AsyncSession, submission_id: str, seq: int, limit: int
-) -> Sequence[SubmissionEventRow]:
-    return (
-        await session.scalars(
-            select(SubmissionEventRow)
-            .where(SubmissionEventRow.submission_id == submission_id, SubmissionEventRow.seq > seq)
-            .order_by(SubmissionEventRow.seq)
-            .limit(limit)
-        )
-    ).all()
-
-
-async def event_counts(
-    session: AsyncSession, account_ids: Collection[str]
-) -> Sequence[Row[str, str, int]]:
-    """Id, account and number of events of each of the accounts' submissions."""
-    statement = select(SubmissionRow.id, SubmissionRow.account_id, SubmissionRow.event_count)
-    return (await session.execute(statement.where(SubmissionRow.account_id.in_(account_ids)))).all()
-
-
-async def status_events(session: AsyncSession, submission_id: str) -> Sequence[SubmissionEventRow]:
-    row = SubmissionEventRow
-    statement = select(row).where(row.submission_id == submission_id)
-    statement = statement.where(row.kind == EventKind.STATUS).order_by(row.seq)
-    return (await session.scalars(statement)).all()
-
-
-async def has_been(session: AsyncSession, submission_id: str, status: Status) -> bool:
-    """Return whether the submission ever had the status."""
-    events = await status_events(session, submission_id)
-    return any(event.data.get("status") == status for event in events)
-
-
-async def last_events(
-    session: AsyncSession,
-    submission_id: str,
-    limit: int,
-    before: int | None = None,
-    hidden_levels: Sequence[Level] = (),
-    text: str = "",
-) -> Sequence[SubmissionEventRow]:
-    """Newest first; ``text`` stands in the message or names the stage, in either case of letters."""
-    row = SubmissionEventRow
-    statement = select(row).where(row.submission_id == submission_id)
-    if before is not None:
-        statement = statement.where(row.seq < before)
-    if hidden_levels:
-        statement = statement.where(row.level.not_in(hidden_levels))
-    if text:
-        is_found = row.message.icontains(text, autoescape=True)
-        statement = statement.where(
-            or_(is_found, cast(row.stage, String).icontains(text, autoescape=True))
-        )
-    ordered = statement.order_by(row.seq.desc()).limit(limit)
-    return (await session.scalars(ordered)).all()
-
-
-async def reports_of_runs(
-    session: AsyncSession, runs: Sequence[tuple[str, int]]
-) -> list[tuple[SubmissionRow, StressReport]]:
-    """Read the stress reports of these runs, each with its submission."""
-    is_one = tuple_(StressReportRow.submission_id, StressReportRow.run).in_(runs)
-    found = await session.execute(
-        select(SubmissionRow, StressReportRow.report)
-        .join(StressReportRow, StressReportRow.submission_id == SubmissionRow.id)
-        .where(is_one)
-    )
-    return [(row, report) for row, report in found]
-
-
-async def latest_report(session: AsyncSession, submission_id: str) -> StressReportRow | None:
-    return await session.scalar(
-        select(StressReportRow)
-        .where(StressReportRow.submission_id == submission_id)
-        .order_by(StressReportRow.run.desc())
-        .limit(1)
     )
 
 

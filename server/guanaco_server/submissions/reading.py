@@ -8,9 +8,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.submissions import Rollout, StageRun, Submission, Unserved
 from guanaco_server.deployments.service import DeploymentService
-from guanaco_server.submissions import queries
+from guanaco_server.submissions.aliases import queries as alias_queries
 from guanaco_server.submissions.lifecycle import SERVED
 from guanaco_server.submissions.rollouts.queries import rollout as newest_rollout
+from guanaco_server.submissions.runs import queries as run_queries
 from guanaco_server.submissions.tables import RolloutRow, StageRunRow, SubmissionRow
 
 NOT_COLUMNS = {
@@ -44,9 +45,9 @@ async def read_whole(
     deployments: DeploymentService, session: AsyncSession, row: SubmissionRow
 ) -> Submission:
     """Read a submission with its stages, its newest rollout, its aliases, and why it is not served."""
-    stages = await queries.stage_runs(session, row.id)
+    stages = await run_queries.stage_runs(session, row.id)
     rollout = await newest_rollout(session, row.id)
-    aliases = [str(alias) for alias in await queries.aliases_of(session, row.id)]
+    aliases = [str(alias) for alias in await alias_queries.of_submission(session, row.id)]
     is_served = row.status in SERVED
     unserved = await deployments.unserved_within(session, row.id) if is_served else None
     return read_submission(row, stages, rollout, aliases, unserved)

@@ -11,15 +11,15 @@ from guanaco_server.deployments.beside import VersionsBeside
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings
-from guanaco_server.submissions.events import EventFeed, StatusChanges
 from guanaco_server.submissions.hub_tokens import HubTokens
-from guanaco_server.submissions.quotas import Limits, QuotaService
+from guanaco_server.submissions.quotas.service import Limits, QuotaService
 from guanaco_server.submissions.rollouts.canaries import CanaryRecorder
 from guanaco_server.submissions.rollouts.records import RolloutRecords
 from guanaco_server.submissions.rollouts.service import RolloutService
+from guanaco_server.submissions.runs.events import EventFeed, StatusChanges
 from guanaco_server.submissions.service import SubmissionService
 from guanaco_server.submissions.stored_prompts.service import PromptStore
-from guanaco_server.submissions.sweeps import SweepService
+from guanaco_server.submissions.sweeps.service import SweepService
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,11 @@
-"""Carries out what developers do with submissions, and reads them for the platform."""
+"""Carries out what developers do with their submissions. The platform reads them by ``catalog.py``."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields
-from datetime import datetime
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, SecretStr
@@ -23,11 +22,9 @@ from guanaco.errors import (
     ReportNotFound,
     SubmissionNotFound,
 )
-from guanaco.prompts import Prompt, UnknownPrompt
+from guanaco.prompts import Prompt
 from guanaco.submissions import (
-    IN_PROGRESS,
     EventKind,
-    GenerationParams,
     RedeployRequest,
     Status,
     StressReport,
@@ -43,65 +40,27 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.idempotency.keeping import keep_answer
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.scaling.usage import Ownership
 from guanaco_server.submissions import lifecycle, queries
-from guanaco_server.submissions.aliases import AliasService
-from guanaco_server.submissions.events import StatusChanges
+from guanaco_server.submissions.aliases import queries as alias_queries
+from guanaco_server.submissions.aliases.service import AliasService
+from guanaco_server.submissions.catalog import SubmissionBrief, SubmissionCatalog, brief_of
 from guanaco_server.submissions.hub_tokens import HubTokens
 from guanaco_server.submissions.lifecycle import SERVED
-from guanaco_server.submissions.quotas import QuotaService
+from guanaco_server.submissions.quotas import queries as quota_queries
+from guanaco_server.submissions.quotas.service import QuotaService
 from guanaco_server.submissions.reading import read_submission, read_whole
 from guanaco_server.submissions.recipes import RecipeService
 from guanaco_server.submissions.rewards import RewardService
 from guanaco_server.submissions.rollouts.records import AT_ONCE
 from guanaco_server.submissions.rollouts.service import RolloutService
+from guanaco_server.submissions.runs import queries as run_queries
+from guanaco_server.submissions.runs.events import StatusChanges
 from guanaco_server.submissions.stored_prompts.service import PromptStore
 from guanaco_server.submissions.tables import SubmissionRow
 from guanaco_server.submissions.visibility import note_others, visible_row
 
 SLUG_CHARS = 80
 DELETABLE = (Status.FAILED, Status.CANCELLED)
-
-
-@dataclass(frozen=True)
-class ServingSubmission:
-    """A published chat model, as the gateway needs it."""
-
-    id: str
-    account_id: str
-    developer: str
-    name: str
-    repo: str
-    status: Status
-    params: GenerationParams
-    formatter: Prompt
-    artifact_key: str
-    created_at: datetime
-    reward: str | None = None
-    reward_formatter: Prompt | None = None
-    parameter_count: int | None = None
-
-    @property
-    def is_understood(self) -> bool:
-        """Return whether this version can make prompts for it; a newer one may have stored its formatter."""
-        return not isinstance(self.formatter, UnknownPrompt)
-
-
-@dataclass(frozen=True)
-class SubmissionBrief:
-    """A submission's names, and its owner."""
-
-    id: str
-    account_id: str
-    developer: str
-    name: str
-    repo: str
-    status: Status
-    created_at: datetime
-    parameter_count: int | None
-    license: str | None
-    architecture: str | None
-    sweep: str | None
 
 
 @dataclass(frozen=True)
@@ -135,10 +94,10 @@ class SubmissionService:
         self._changes = changes
         self._deployments = deployments
         self._audit = audit
-        self._serving: dict[str, tuple[queries.Version, ServingSubmission]] = {}
         self.recipes = RecipeService(database, clock, deployments)
         self.rewards = RewardService(database, default_reward)
         self.aliases = AliasService(database, clock, audit)
+        self.catalog = SubmissionCatalog(database, deployments, self.rewards)
 
     async def submit(
         self,
@@ -163,7 +122,7 @@ class SubmissionService:
         async with self._database.read() as session:
             own = None if account.role is Role.ADMIN else account.id
             rows = await queries.newest_first(session, own)
-            named = await queries.aliases_by_submission(session, own)
+            named = await alias_queries.by_submission(session, own)
         return [
             read_submission(row, aliases=named.get(row.id, ()))
             for row in rows
@@ -208,81 +167,6 @@ class SubmissionService:
             )
             return [read_submission(row) for row in rows], total
 
-    async def list_all(self) -> list[Submission]:
-        """List every chat model."""
-        async with self._database.read() as session:
-            rows = await queries.newest_first(session, kind=SubmissionKind.CHAT)
-            return [read_submission(row) for row in rows]
-
-    async def list_rewards(self) -> list[Submission]:
-        """List every reward model, newest first."""
-        async with self._database.read() as session:
-            rows = await queries.newest_first(session, kind=SubmissionKind.REWARD)
-            return [read_submission(row) for row in rows]
-
-    async def briefs(self, *, may_be_stale: bool = False) -> list[SubmissionBrief]:
-        """List all submissions in brief."""
-        async with self._database.read(may_be_stale=may_be_stale) as session:
-            return [SubmissionBrief(*row) for row in await queries.briefs(session)]
-
-    async def list_serving(self) -> list[ServingSubmission]:
-        """List the served chat models. Every gateway calls this each second, so rows that have not changed are not read again."""
-        async with self._database.read() as session:
-            versions = await queries.versions(session, *SERVED, kind=SubmissionKind.CHAT)
-            known = self._serving
-            stale = [
-                name
-                for name, version in versions.items()
-                if name not in known or known[name][0] != version
-            ]
-            rows = await queries.by_ids(session, stale)
-        fresh = {row.id: (queries.version_of(row), _serving(row)) for row in rows}
-        self._serving = {name: fresh.get(name) or known[name] for name in versions}
-        return [serving for _, serving in self._serving.values()]
-
-    async def owners(self) -> dict[str, Ownership]:
-        """Read who owns each submission that is served or in progress."""
-        async with self._database.read() as session:
-            rows = await queries.accounts_by_status(session, *IN_PROGRESS, *SERVED)
-        users = self.rewards.users(rows)
-        return {
-            row.id: Ownership(
-                row.account_id,
-                row.status in SERVED,
-                row.status is Status.DEPLOYED,
-                users.get(row.id),
-            )
-            for row in rows
-        }
-
-    async def params(
-        self, session: AsyncSession, submission_ids: Collection[str]
-    ) -> dict[str, GenerationParams]:
-        """Read the generation parameters of each submission, within the caller's transaction."""
-        return await queries.params(session, submission_ids)
-
-    async def developers(
-        self, session: AsyncSession, submission_ids: Collection[str]
-    ) -> dict[str, tuple[str, str]]:
-        """Read the id and the name of each submission's developer, within the caller's transaction."""
-        return await queries.developers(session, submission_ids)
-
-    async def count_by_status(self) -> dict[str, int]:
-        async with self._database.read() as session:
-            counts = await queries.count_by_status(session)
-            return {status.value: counts.get(status, 0) for status in {*Status, *counts}}
-
-    async def oldest_queued(self) -> datetime | None:
-        """Return since when the submission that has waited longest waits."""
-        async with self._database.read() as session:
-            return await queries.oldest_with_status(session, Status.QUEUED)
-
-    async def needed_artifacts(self, since: datetime) -> set[str]:
-        """Read the artifact keys of all submissions, except those torn down, and those that failed or were cancelled before ``since``; and those that servers of adapters hold."""
-        async with self._database.read() as session:
-            keys = await queries.artifact_keys(session, since)
-        return keys | await self._deployments.base_keys()
-
     async def require_visible(self, account: Account, submission_id: str) -> Submission:
         """Read a submission with its stages. Raise SubmissionNotFound for another developer's."""
         async with self._database.read() as session:
@@ -311,7 +195,7 @@ class SubmissionService:
             raise InvalidInput(f"{named} is a reward model, which writes no replies.")
         if row.status is not Status.DEPLOYED:
             raise ModelNotLive(named, row.status)
-        return _brief(row)
+        return brief_of(row)
 
     async def card(self, account: Account, submission_id: str) -> StoredCard:
         """Read what its repo's README.md said when it was checked; CardNotFound where it had none."""
@@ -325,7 +209,7 @@ class SubmissionService:
     async def stress_report(self, account: Account, submission_id: str) -> StressReport:
         async with self._database.read() as session:
             await visible_row(session, account, submission_id)
-            row = await queries.latest_report(session, submission_id)
+            row = await run_queries.latest_report(session, submission_id)
             if row is None:
                 raise ReportNotFound(submission_id)
             return row.report
@@ -361,12 +245,12 @@ class SubmissionService:
         """
         async with self._database.write() as session:
             row = await visible_row(session, account, submission_id, is_locked=True)
-            was_live = await queries.has_been(session, submission_id, Status.DEPLOYED)
+            was_live = await run_queries.has_been(session, submission_id, Status.DEPLOYED)
             if was_live or row.status not in DELETABLE:
                 raise CannotDelete(submission_id, row.status, was_live=was_live)
             await self.rewards.require_unused(session, submission_id)
             row.deleted_at, row.idempotency_key = self._clock.now(), None
-            await queries.drop_aliases(session, submission_id)
+            await alias_queries.drop_all(session, submission_id)
             await note_others(self._audit, session, account, row, "delete submission")
             return await read_whole(self._deployments, session, row)
 
@@ -444,7 +328,7 @@ class SubmissionService:
         digest = request_hash(request)
         async with self._database.write() as session:
             if idempotency_key is not None:
-                await queries.lock_quota(session, account.id)  # of two racers one waits here
+                await quota_queries.lock_quota(session, account.id)  # of two racers one waits here
                 known = await queries.by_idempotency_key(session, account.id, idempotency_key)
                 if known is not None and known.request_hash != digest:
                     raise IdempotencyConflict
@@ -543,26 +427,3 @@ def _unset_fields(request: BaseModel) -> Any:
         silent = {place: _unset_fields(one) for place, one in enumerate(request.variants)}
         return {"variants": {place: fields for place, fields in silent.items() if fields}}
     return None
-
-
-def _brief(row: SubmissionRow) -> SubmissionBrief:
-    return SubmissionBrief(**{one.name: getattr(row, one.name) for one in fields(SubmissionBrief)})
-
-
-def _serving(row: SubmissionRow) -> ServingSubmission:
-    assert row.artifact_key is not None, "a published submission has an artifact"
-    return ServingSubmission(
-        id=row.id,
-        account_id=row.account_id,
-        developer=row.developer,
-        name=row.name,
-        repo=row.repo,
-        status=row.status,
-        params=row.params,
-        formatter=row.formatter,
-        artifact_key=row.artifact_key,
-        created_at=row.created_at,
-        reward=row.reward,
-        reward_formatter=row.reward_formatter,
-        parameter_count=row.parameter_count,
-    )

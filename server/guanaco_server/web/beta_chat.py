@@ -53,7 +53,8 @@ from guanaco_server.duels.service import DuelService
 from guanaco_server.feedback.erasure import ErasedUser, ErasureService
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.submissions.service import SubmissionBrief, SubmissionService
+from guanaco_server.submissions.catalog import SubmissionBrief
+from guanaco_server.submissions.service import SubmissionService
 from guanaco_server.web import queries
 from guanaco_server.web.bots import StoredBot, WebBot
 from guanaco_server.web.ongoing import (

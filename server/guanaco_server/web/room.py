@@ -31,8 +31,8 @@ from guanaco_server.leaderboard.stability import StabilityService
 from guanaco_server.leaderboard.verdict import VerdictService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings
-from guanaco_server.submissions.events import EventFeed
-from guanaco_server.submissions.quotas import QuotaService
+from guanaco_server.submissions.quotas.service import QuotaService
+from guanaco_server.submissions.runs.events import EventFeed
 from guanaco_server.submissions.service import SubmissionService
 from guanaco_server.web.assets import Assets
 from guanaco_server.web.beta_chat import BetaChat

@@ -13,7 +13,7 @@ from guanaco.chat import Bot, Sender
 from guanaco.errors import MessageTooLong, PersonaTooLong, Unavailable
 from guanaco_server.prompts.layouts import Utterance
 from guanaco_server.prompts.service import PromptService
-from guanaco_server.submissions.service import ServingSubmission
+from guanaco_server.submissions.catalog import ServingSubmission
 
 MESSAGE_TOKENS = 64
 MESSAGE_SHARE = 8

@@ -62,7 +62,8 @@ from guanaco_server.routing.service import Assigned, RoutingService
 from guanaco_server.routing.snapshot import chances_of, replay
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.submissions.service import ServingSubmission, SubmissionService
+from guanaco_server.submissions.catalog import ServingSubmission
+from guanaco_server.submissions.service import SubmissionService
 
 READ = "read conversation"
 REPEATABLE_FOR = timedelta(days=30)  # an assignment can be made again

@@ -37,8 +37,8 @@ from guanaco_server.observability.tracing import span
 from guanaco_server.prompts.layouts import ChatTurn
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.scaling.usage import TrafficRecorder
+from guanaco_server.submissions.catalog import ServingSubmission
 from guanaco_server.submissions.rewards import RewardService, ServingReward
-from guanaco_server.submissions.service import ServingSubmission
 
 FAILURES = 3
 REST_S = 10.0

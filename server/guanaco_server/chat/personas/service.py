@@ -34,7 +34,7 @@ from guanaco_server.deployments.model_server import ModelServerFault
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.runtime import threads
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.submissions.service import ServingSubmission
+from guanaco_server.submissions.catalog import ServingSubmission
 
 STEP_TOKENS = (
     32  # budgets are whole steps, so that users' names of different lengths share a version

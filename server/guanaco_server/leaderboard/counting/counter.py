@@ -158,7 +158,7 @@ class ScoreCounter:
     async def _context(self) -> VotingContext:
         owners = {
             brief.id: Owner(brief.account_id, brief.developer)
-            for brief in await self._submissions.briefs()
+            for brief in await self._submissions.catalog.briefs()
         }
         competitions = await self._competitions.list_all()
         windows = {competition.id: window_of(competition) for competition in competitions}

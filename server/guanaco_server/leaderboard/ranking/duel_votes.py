@@ -121,7 +121,7 @@ class DuelReader:
             await self.refresh(competition)
         owners = {
             brief.id: Owner(brief.account_id, brief.developer)
-            for brief in await self._submissions.briefs()
+            for brief in await self._submissions.catalog.briefs()
         }
         book, has_styles = self._books[competition.id], competition.duels.style_control
         if competition.frozen_at is not None:

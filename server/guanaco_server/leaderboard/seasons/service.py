@@ -94,7 +94,7 @@ class SeasonService:
     async def _rank(self, competition: Competition, frozen_at: datetime, schema: int) -> bytes:
         owners = {
             brief.id: Owner(brief.account_id, brief.developer)
-            for brief in await self._submissions.briefs()
+            for brief in await self._submissions.catalog.briefs()
         }
         async with self._database.read() as session:
             ratings = await records.of_competition(session, competition.id)

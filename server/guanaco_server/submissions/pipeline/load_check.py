@@ -27,11 +27,11 @@ from guanaco_server.runtime.clock import Clock
 from guanaco_server.stress.conversations import Prompted, conversation_prompts
 from guanaco_server.stress.service import SCORED_AT_ONCE, StressService
 from guanaco_server.stress.sharing import KnownLoad, SharedEngine
-from guanaco_server.submissions import queries
 from guanaco_server.submissions.pipeline.check_places import TakePlace
 from guanaco_server.submissions.pipeline.merge_check import MergeCheck
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
 from guanaco_server.submissions.pipeline.server_start import ServerStart
+from guanaco_server.submissions.runs import queries as run_queries
 from guanaco_server.submissions.tables import SubmissionRow
 
 REUSED_FOR_S = (
@@ -122,7 +122,7 @@ class LoadCheck:
         async with self._database.read() as session:
             found = [
                 (row, report)
-                for row, report in await queries.reports_of_runs(session, ready_on_same_engine)
+                for row, report in await run_queries.reports_of_runs(session, ready_on_same_engine)
                 if report.is_passed
                 and (report.reused.at if report.reused else report.at) >= since
                 and _asked_as_much(row, submission)

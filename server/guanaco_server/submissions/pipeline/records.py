@@ -33,11 +33,13 @@ from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.versions import ServedVersion, is_beside, run_of, submission_of
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions import lifecycle, queries
-from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.hub_tokens import HubTokens
 from guanaco_server.submissions.pipeline.sweep_order import held_back, member_of
 from guanaco_server.submissions.reading import read_submission
 from guanaco_server.submissions.rollouts.records import RolloutRecords
+from guanaco_server.submissions.runs import queries as run_queries
+from guanaco_server.submissions.runs.events import StatusChanges
+from guanaco_server.submissions.sweeps import queries as sweep_queries
 from guanaco_server.submissions.tables import (
     RolloutRow,
     StageRunRow,
@@ -111,7 +113,7 @@ class RunRecords:
     async def found_by_sweep(self, submission: Submission) -> dict[str, Any]:
         """Return the facts to which the other variants of the submission's sweep are pinned; none if it is the first."""
         async with self._database.read() as session:
-            members = await queries.of_sweeps(session, [submission.sweep or ""])
+            members = await sweep_queries.submissions_of(session, [submission.sweep or ""])
         names = ("commit", "base_repo", "base_commit")
         for row in members:
             if row.commit is not None and row.id != submission.id:
@@ -125,9 +127,9 @@ class RunRecords:
     async def list_unfinished(self) -> list[UnfinishedRun]:
         """List every run in progress, the oldest first; without the variants of a sweep that wait for another one."""
         async with self._database.read() as session:
-            rows = await queries.unfinished_runs(session, IN_PROGRESS)
+            rows = await run_queries.unfinished_runs(session, IN_PROGRESS)
             sweeps = {row.sweep for row, _ in rows if row.sweep is not None}
-            held = held_back(map(member_of, await queries.of_sweeps(session, sweeps)))
+            held = held_back(map(member_of, await sweep_queries.submissions_of(session, sweeps)))
         for row, _ in rows:
             if not is_understood(row) and row.id not in self._left:
                 self._left.add(row.id)
@@ -152,7 +154,7 @@ class RunRecords:
         """Return the stage to run now, or how the run has ended."""
         async with self._database.read() as session:
             row = await _row(session, run)
-            stage_runs = await queries.stage_runs(session, run.submission_id)
+            stage_runs = await run_queries.stage_runs(session, run.submission_id)
             is_wanted = await _is_wanted(session, row, run)
             rollout = await _rollout(session, run)
         if row.run == run.number and (row.status.is_unknown or not is_understood(row)):
@@ -175,7 +177,7 @@ class RunRecords:
         now = self._clock.now()
         async with self._database.write() as session:
             row = await _row(session, run)
-            stage_run = await queries.stage_run(session, *_key(run, stage))
+            stage_run = await run_queries.stage_run(session, *_key(run, stage))
             if stage_run is not None and stage_run.outcome is not None:
                 return stage_run.outcome
             if not await _is_wanted(session, row, run):
@@ -231,7 +233,7 @@ class RunRecords:
     async def note_waiting(self, run: PipelineRun, why: str) -> None:
         """Record why the open stage waits, and log it whenever the reason changes."""
         async with self._database.write() as session:
-            stage_run = await queries.open_stage_run(session, run.submission_id, run.number)
+            stage_run = await run_queries.open_stage_run(session, run.submission_id, run.number)
             if stage_run is None or stage_run.waits_for == why:
                 return
             stage_run.waits_for = why
@@ -247,7 +249,7 @@ class RunRecords:
     async def end_waiting(self, run: PipelineRun) -> None:
         """Record that the open stage waits no longer."""
         async with self._database.write() as session:
-            stage_run = await queries.open_stage_run(session, run.submission_id, run.number)
+            stage_run = await run_queries.open_stage_run(session, run.submission_id, run.number)
             if stage_run is not None:
                 stage_run.waits_for = None
 
@@ -268,7 +270,7 @@ class RunRecords:
         try:
             async with self._database.write() as session:
                 await self._require_wanted(session, run)
-                stage_run = await queries.open_stage_run(session, run.submission_id, run.number)
+                stage_run = await run_queries.open_stage_run(session, run.submission_id, run.number)
                 stage = stage_run.stage if stage_run else None
                 if stage is not None:
                     await self._close(session, run, stage, Outcome.FAILED)
@@ -413,7 +415,7 @@ class RunRecords:
     async def _close(
         self, session: AsyncSession, run: PipelineRun, stage: Stage, outcome: Outcome
     ) -> None:
-        stage_run = await queries.stage_run(session, *_key(run, stage))
+        stage_run = await run_queries.stage_run(session, *_key(run, stage))
         if stage_run is None or stage_run.outcome is not None:
             return
         stage_run.outcome, stage_run.ended_at = outcome, self._clock.now()

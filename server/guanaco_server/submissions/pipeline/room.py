@@ -22,7 +22,6 @@ from guanaco_server.recipes.prices import PriceTable
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings
 from guanaco_server.stress.service import StressService
-from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.hub_tokens import HubTokens
 from guanaco_server.submissions.pipeline.adapter_choice import AdapterPolicy
 from guanaco_server.submissions.pipeline.check_places import TakePlace
@@ -39,8 +38,9 @@ from guanaco_server.submissions.pipeline.stages import StageParts
 from guanaco_server.submissions.pipeline.traffic_plans import TrafficPlans
 from guanaco_server.submissions.pipeline.workflow import ListWorkers, Pipeline
 from guanaco_server.submissions.prompt_trials import PromptTrials
-from guanaco_server.submissions.quotas import QuotaService
+from guanaco_server.submissions.quotas.service import QuotaService
 from guanaco_server.submissions.rollouts.records import RolloutRecords
+from guanaco_server.submissions.runs.events import StatusChanges
 from guanaco_server.submissions.service import SubmissionService
 from guanaco_server.submissions.stored_prompts.labels import PromptLabels
 from guanaco_server.tokenization.service import Tokenizers

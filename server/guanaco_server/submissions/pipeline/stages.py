@@ -49,7 +49,7 @@ from guanaco_server.submissions.pipeline.load_check import LoadCheck
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
 from guanaco_server.submissions.pipeline.server_start import ServerStart
 from guanaco_server.submissions.pipeline.sweep_order import SharedChecks
-from guanaco_server.submissions.quotas import QuotaService
+from guanaco_server.submissions.quotas.service import QuotaService
 from guanaco_server.tokenization.service import Tokenizers
 
 Facts = dict[str, Any]

@@ -25,7 +25,6 @@ from sqlalchemy.exc import DBAPIError
 from guanaco.submissions import Status
 from guanaco_server.database.commits import CommitWatch
 from guanaco_server.runtime.background import Background
-from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.pipeline.engine import QUEUE, WORKFLOW_VERSION, WorkflowEngine
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords, UnfinishedRun
 from guanaco_server.submissions.pipeline.runner import StageRunner, Step
@@ -40,6 +39,7 @@ from guanaco_server.submissions.pipeline.supervisor import (
     workflow_id,
     workflow_number,
 )
+from guanaco_server.submissions.runs.events import StatusChanges
 
 if TYPE_CHECKING:
     from dbos import WorkflowStatus

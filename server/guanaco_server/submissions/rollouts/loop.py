@@ -21,11 +21,11 @@ from guanaco_server.deployments.versions import Arm, ConversationStart, VersionB
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.statistics.sequential import Proportion
-from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.queries import by_id_locked
 from guanaco_server.submissions.rollouts import queries
 from guanaco_server.submissions.rollouts.canaries import VersionOutcomes, judge, slow_from
 from guanaco_server.submissions.rollouts.records import RolloutRecords
+from guanaco_server.submissions.runs.events import StatusChanges
 from guanaco_server.submissions.tables import RolloutRow
 
 INTERVAL_S = 1.0

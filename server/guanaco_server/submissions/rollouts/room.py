@@ -11,12 +11,12 @@ from guanaco_server.deployments.beside import VersionsBeside
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings
-from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.rollouts.loop import ListVotes, RolloutLoop
 from guanaco_server.submissions.rollouts.promotions import ListVotes as ListAllVotes
 from guanaco_server.submissions.rollouts.promotions import PromotionLoop
 from guanaco_server.submissions.rollouts.records import RolloutRecords
 from guanaco_server.submissions.rollouts.service import RolloutService
+from guanaco_server.submissions.runs.events import StatusChanges
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.idempotency.keeping import keep_answer
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.submissions.events import StatusChanges
 from guanaco_server.submissions.hub_tokens import HubTokens
 from guanaco_server.submissions.lifecycle import SERVED
-from guanaco_server.submissions.quotas import QuotaService
+from guanaco_server.submissions.quotas.service import QuotaService
 from guanaco_server.submissions.reading import read_whole
 from guanaco_server.submissions.rollouts import queries
 from guanaco_server.submissions.rollouts.records import AT_ONCE, RolloutRecords
+from guanaco_server.submissions.runs.events import StatusChanges
 from guanaco_server.submissions.tables import SubmissionRow
 from guanaco_server.submissions.visibility import note_others, visible_row
 

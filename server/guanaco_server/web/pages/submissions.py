@@ -15,7 +15,7 @@ from guanaco.submissions import Status, StressReport, Submission
 from guanaco_server.artifacts.checking.model_card import StoredCard
 from guanaco_server.http.routes import Routes
 from guanaco_server.runtime import threads
-from guanaco_server.submissions.events import LogFilter
+from guanaco_server.submissions.runs.events import LogFilter
 from guanaco_server.submissions.service import SubmissionFilter
 from guanaco_server.web import charts, lifecycle_view, share_card, trends
 from guanaco_server.web.boards import shared_ranks

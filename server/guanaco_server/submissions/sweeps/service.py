@@ -20,12 +20,14 @@ from guanaco.sweeps import Sweep, SweepRequest
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.submissions import queries
-from guanaco_server.submissions.events import StatusChanges
+from guanaco_server.submissions import queries as submission_queries
 from guanaco_server.submissions.lifecycle import SERVED
-from guanaco_server.submissions.quotas import QuotaService
+from guanaco_server.submissions.quotas import queries as quota_queries
+from guanaco_server.submissions.quotas.service import QuotaService
 from guanaco_server.submissions.reading import read_submission
+from guanaco_server.submissions.runs.events import StatusChanges
 from guanaco_server.submissions.service import SubmissionService, request_hash, slug_of
+from guanaco_server.submissions.sweeps import queries
 from guanaco_server.submissions.tables import SubmissionRow, SweepRow
 
 Change = Callable[[Account, str], Awaitable[Submission]]
@@ -72,8 +74,8 @@ class SweepService:
         """List the caller's newest sweeps; every developer's for an admin."""
         async with self._database.read() as session:
             own = None if account.role is Role.ADMIN else account.id
-            rows = await queries.sweeps(session, own)
-            members = await queries.of_sweeps(session, [row.id for row in rows])
+            rows = await queries.newest(session, own)
+            members = await queries.submissions_of(session, [row.id for row in rows])
         of_sweep = defaultdict[str | None, list[SubmissionRow]](list)
         for member in members:
             of_sweep[member.sweep].append(member)
@@ -132,16 +134,16 @@ class SweepService:
         first = request.variants[0]
         async with self._database.write() as session:
             if idempotency_key is not None:
-                await queries.lock_quota(session, account.id)  # of two racers one waits here
-                known = await queries.sweep_by_key(session, account.id, idempotency_key)
+                await quota_queries.lock_quota(session, account.id)  # of two racers one waits here
+                known = await queries.by_idempotency_key(session, account.id, idempotency_key)
                 if known is not None and known.request_hash != digest:
                     raise IdempotencyConflict
                 if known is not None:
-                    return _read(known, await queries.of_sweeps(session, [known.id]))
+                    return _read(known, await queries.submissions_of(session, [known.id]))
             await self._quotas.take(session, account)
             slug = f"{slug_of(first.repo)}_sweep"
             row = SweepRow(
-                id=f"{slug}{await queries.next_number(session, slug)}",
+                id=f"{slug}{await submission_queries.next_number(session, slug)}",
                 account_id=account.id,
                 developer=account.name,
                 name=request.name or first.repo.rpartition("/")[2],
@@ -162,7 +164,7 @@ class SweepService:
         row = await queries.sweep(session, sweep_id)
         if row is None or (account.role is not Role.ADMIN and row.account_id != account.id):
             raise SweepNotFound(sweep_id)
-        return _read(row, await queries.of_sweeps(session, [sweep_id]))
+        return _read(row, await queries.submissions_of(session, [sweep_id]))
 
 
 def _read(row: SweepRow, members: Sequence[SubmissionRow]) -> Sweep:

@@ -16,7 +16,7 @@ from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.submissions import queries
+from guanaco_server.submissions.aliases import queries
 from guanaco_server.submissions.visibility import visible_row
 
 SET, REMOVE = "set alias", "remove alias"
@@ -35,14 +35,16 @@ class AliasService:
         """
         async with self._database.write() as session:
             row = await visible_row(session, account, submission_id, is_locked=True)
-            others = [one for one in await queries.aliases_of(session, row.id) if one.name != name]
+            others = [
+                one for one in await queries.of_submission(session, row.id) if one.name != name
+            ]
             if len(others) >= MAX_ALIASES:
                 raise InvalidInput(
                     f"{row.id} has {len(others)} aliases, which is the most that a submission may have.",
                     hint="Remove one first: `guanaco alias remove ALIAS`.",
                 )
             now = self._clock.now()
-            await queries.put_alias(session, row.account_id, row.repo, name, row.id, now)
+            await queries.put(session, row.account_id, row.repo, name, row.id, now)
             alias = AliasName(row.repo, name)
             await self._audit.note(
                 session, account, SET, f"{alias} of {row.developer}: {row.id}"[:256]
@@ -56,7 +58,7 @@ class AliasService:
         async with self._database.write() as session:
             row = await visible_row(session, account, submission_id)
             alias = AliasName(row.repo, name)
-            if not await queries.drop_alias(session, row.id, name):
+            if not await queries.drop(session, row.id, name):
                 raise SubmissionNotFound(str(alias))
             await self._audit.note(
                 session, account, REMOVE, f"{alias} of {row.developer}: {row.id}"[:256]
@@ -66,7 +68,7 @@ class AliasService:
         """List the caller's aliases by name; every developer's for an admin."""
         own = None if account.role is Role.ADMIN else account.id
         async with self._database.read() as session:
-            rows = await queries.aliases(session, own)
+            rows = await queries.list_aliases(session, own)
         return [
             Alias(
                 alias=str(AliasName(repo, name)),

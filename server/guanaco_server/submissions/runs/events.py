@@ -16,8 +16,8 @@ from guanaco.errors import SubmissionNotFound
 from guanaco.submissions import Level, Status, SubmissionEvent
 from guanaco_server.database.database import Database
 from guanaco_server.http.sse import HEARTBEAT, encode_event
-from guanaco_server.submissions import queries
 from guanaco_server.submissions.rollouts import queries as rollout_queries
+from guanaco_server.submissions.runs import queries
 from guanaco_server.submissions.tables import SubmissionEventRow
 
 POLL_S = 0.25  # also notices what another process wrote; a quarter of a second feels live

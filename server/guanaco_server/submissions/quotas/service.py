@@ -20,8 +20,9 @@ from guanaco_server.accounts.service import Account, AccountService
 from guanaco_server.database.database import Database
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings
-from guanaco_server.submissions import queries
+from guanaco_server.submissions import queries as submission_queries
 from guanaco_server.submissions.lifecycle import SERVED
+from guanaco_server.submissions.quotas import queries
 from guanaco_server.submissions.tables import QuotaRow, SubmissionRow
 
 WINDOW = timedelta(hours=1)
@@ -109,7 +110,7 @@ class QuotaService:
     async def require_disk(self, submission_id: str, weight_bytes: int) -> None:
         """Check a submission's weights before they are fetched. Raise StorageQuotaExceeded if its developer has no room for them."""
         async with self._database.read() as session:
-            row = await queries.by_id(session, submission_id)
+            row = await submission_queries.by_id(session, submission_id)
             if row is None or await self._accounts.role_of(row.account_id) is Role.ADMIN:
                 return
             await self._require_room(session, row.account_id, weight_bytes, row)

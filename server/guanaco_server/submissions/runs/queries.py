@@ -1,0 +1,151 @@
+"""Every query on runs of the pipeline: their stages, events and stress reports."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from sqlalchemy import (
+    Row,
+    String,
+    cast,
+    func,
+    or_,
+    select,
+    tuple_,
+)
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco.submissions import EventKind, Level, Stage, Status, StressReport
+from guanaco_server.submissions.queries import is_prepared_beside
+from guanaco_server.submissions.tables import (
+    StageRunRow,
+    StressReportRow,
+    SubmissionEventRow,
+    SubmissionRow,
+)
+
+
+async def stage_run(
+    session: AsyncSession, submission_id: str, run: int, stage: Stage
+) -> StageRunRow | None:
+    return await session.get(StageRunRow, (submission_id, run, stage))
+
+
+async def open_stage_run(session: AsyncSession, submission_id: str, run: int) -> StageRunRow | None:
+    """Read the stage of a run that has begun and not ended."""
+    is_open = StageRunRow.outcome.is_(None)
+    return await session.scalar(
+        select(StageRunRow)
+        .where(StageRunRow.submission_id == submission_id, StageRunRow.run == run, is_open)
+        .order_by(StageRunRow.started_at.desc())
+        .limit(1)
+    )
+
+
+async def unfinished_runs(
+    session: AsyncSession, statuses: Collection[Status]
+) -> Sequence[Row[SubmissionRow, str | None]]:
+    """Each submission with one of the statuses, or with a run beside, oldest first, and what the open stage of its run waits for."""
+    waits = (
+        select(func.max(StageRunRow.waits_for))
+        .where(
+            StageRunRow.submission_id == SubmissionRow.id,
+            StageRunRow.run == SubmissionRow.run,
+            StageRunRow.outcome.is_(None),
+        )
+        .scalar_subquery()
+    )
+    statement = select(SubmissionRow, waits).where(
+        or_(SubmissionRow.status.in_(statuses), is_prepared_beside())
+    )
+    return (await session.execute(statement.order_by(SubmissionRow.updated_at))).all()
+
+
+async def stage_runs(session: AsyncSession, submission_id: str) -> Sequence[StageRunRow]:
+    return (
+        await session.scalars(
+            select(StageRunRow)
+            .where(StageRunRow.submission_id == submission_id)
+            .order_by(StageRunRow.run, StageRunRow.started_at)
+        )
+    ).all()
+
+
+async def events_after(
+    session: AsyncSession, submission_id: str, seq: int, limit: int
+) -> Sequence[SubmissionEventRow]:
+    return (
+        await session.scalars(
+            select(SubmissionEventRow)
+            .where(SubmissionEventRow.submission_id == submission_id, SubmissionEventRow.seq > seq)
+            .order_by(SubmissionEventRow.seq)
+            .limit(limit)
+        )
+    ).all()
+
+
+async def event_counts(
+    session: AsyncSession, account_ids: Collection[str]
+) -> Sequence[Row[str, str, int]]:
+    """Id, account and number of events of each of the accounts' submissions."""
+    statement = select(SubmissionRow.id, SubmissionRow.account_id, SubmissionRow.event_count)
+    return (await session.execute(statement.where(SubmissionRow.account_id.in_(account_ids)))).all()
+
+
+async def status_events(session: AsyncSession, submission_id: str) -> Sequence[SubmissionEventRow]:
+    row = SubmissionEventRow
+    statement = select(row).where(row.submission_id == submission_id)
+    statement = statement.where(row.kind == EventKind.STATUS).order_by(row.seq)
+    return (await session.scalars(statement)).all()
+
+
+async def has_been(session: AsyncSession, submission_id: str, status: Status) -> bool:
+    """Return whether the submission ever had the status."""
+    events = await status_events(session, submission_id)
+    return any(event.data.get("status") == status for event in events)
+
+
+async def last_events(
+    session: AsyncSession,
+    submission_id: str,
+    limit: int,
+    before: int | None = None,
+    hidden_levels: Sequence[Level] = (),
+    text: str = "",
+) -> Sequence[SubmissionEventRow]:
+    """Newest first; ``text`` stands in the message or names the stage, in either case of letters."""
+    row = SubmissionEventRow
+    statement = select(row).where(row.submission_id == submission_id)
+    if before is not None:
+        statement = statement.where(row.seq < before)
+    if hidden_levels:
+        statement = statement.where(row.level.not_in(hidden_levels))
+    if text:
+        is_found = row.message.icontains(text, autoescape=True)
+        statement = statement.where(
+            or_(is_found, cast(row.stage, String).icontains(text, autoescape=True))
+        )
+    ordered = statement.order_by(row.seq.desc()).limit(limit)
+    return (await session.scalars(ordered)).all()
+
+
+async def reports_of_runs(
+    session: AsyncSession, runs: Sequence[tuple[str, int]]
+) -> list[tuple[SubmissionRow, StressReport]]:
+    """Read the stress reports of these runs, each with its submission."""
+    is_one = tuple_(StressReportRow.submission_id, StressReportRow.run).in_(runs)
+    found = await session.execute(
+        select(SubmissionRow, StressReportRow.report)
+        .join(StressReportRow, StressReportRow.submission_id == SubmissionRow.id)
+        .where(is_one)
+    )
+    return [(row, report) for row, report in found]
+
+
+async def latest_report(session: AsyncSession, submission_id: str) -> StressReportRow | None:
+    return await session.scalar(
+        select(StressReportRow)
+        .where(StressReportRow.submission_id == submission_id)
+        .order_by(StressReportRow.run.desc())
+        .limit(1)
+    )
