@@ -12,11 +12,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from guanaco.calls import accounts as accounts_calls
+from guanaco.calls import aliases as aliases_calls
 from guanaco.calls import characters as characters_calls
 from guanaco.calls import chat as chat_calls
 from guanaco.calls import competitions as competitions_calls
 from guanaco.calls import duels as duels_calls
 from guanaco.calls import feedback as feedback_calls
+from guanaco.calls import gpus as gpus_calls
 from guanaco.calls import prompts as prompts_calls
 from guanaco.calls import submissions as submissions_calls
 from guanaco.calls import sweeps as sweeps_calls
@@ -118,13 +120,13 @@ class Client(FeedbackMethods):
     set_quota = _sent(accounts_calls.set_quota)
     submit = _sent(submissions_calls.submit)
     check = _sent(submissions_calls.check)
-    render_prompt = _sent(submissions_calls.render_prompt)
-    plan = _sent(submissions_calls.plan)
+    render_prompt = _sent(prompts_calls.render_prompt)
+    plan = _sent(gpus_calls.plan)
     submissions = _sent(submissions_calls.submissions)
     card = _sent(submissions_calls.card)
-    aliases = _sent(submissions_calls.aliases)
-    set_alias = _sent(submissions_calls.set_alias)
-    remove_alias = _sent(submissions_calls.remove_alias)
+    aliases = _sent(aliases_calls.aliases)
+    set_alias = _sent(aliases_calls.set_alias)
+    remove_alias = _sent(aliases_calls.remove_alias)
     set_tags = _sent(submissions_calls.set_tags)
     show_prompt = _sent(submissions_calls.show_prompt)
     submission = _sent(submissions_calls.submission)
@@ -145,10 +147,10 @@ class Client(FeedbackMethods):
     deactivate_sweep = _sent(sweeps_calls.deactivate_sweep)
     reactivate_sweep = _sent(sweeps_calls.reactivate_sweep)
     teardown_sweep = _sent(sweeps_calls.teardown_sweep)
-    recipe = _sent(submissions_calls.recipe)
-    set_recipe = _sent(submissions_calls.set_recipe)
-    cost = _sent(submissions_calls.cost)
-    costs = _sent(submissions_calls.costs)
+    recipe = _sent(gpus_calls.recipe)
+    set_recipe = _sent(gpus_calls.set_recipe)
+    cost = _sent(gpus_calls.cost)
+    costs = _sent(gpus_calls.costs)
     experiments = _sent(competitions_calls.experiments)
     experiment = _sent(competitions_calls.experiment)
     create_experiment = _sent(competitions_calls.create_experiment)
@@ -308,13 +310,13 @@ class AsyncClient(AsyncFeedbackMethods):
     set_quota = _awaited(accounts_calls.set_quota)
     submit = _awaited(submissions_calls.submit)
     check = _awaited(submissions_calls.check)
-    render_prompt = _awaited(submissions_calls.render_prompt)
-    plan = _awaited(submissions_calls.plan)
+    render_prompt = _awaited(prompts_calls.render_prompt)
+    plan = _awaited(gpus_calls.plan)
     submissions = _awaited(submissions_calls.submissions)
     card = _awaited(submissions_calls.card)
-    aliases = _awaited(submissions_calls.aliases)
-    set_alias = _awaited(submissions_calls.set_alias)
-    remove_alias = _awaited(submissions_calls.remove_alias)
+    aliases = _awaited(aliases_calls.aliases)
+    set_alias = _awaited(aliases_calls.set_alias)
+    remove_alias = _awaited(aliases_calls.remove_alias)
     set_tags = _awaited(submissions_calls.set_tags)
     show_prompt = _awaited(submissions_calls.show_prompt)
     submission = _awaited(submissions_calls.submission)
@@ -335,10 +337,10 @@ class AsyncClient(AsyncFeedbackMethods):
     deactivate_sweep = _awaited(sweeps_calls.deactivate_sweep)
     reactivate_sweep = _awaited(sweeps_calls.reactivate_sweep)
     teardown_sweep = _awaited(sweeps_calls.teardown_sweep)
-    recipe = _awaited(submissions_calls.recipe)
-    set_recipe = _awaited(submissions_calls.set_recipe)
-    cost = _awaited(submissions_calls.cost)
-    costs = _awaited(submissions_calls.costs)
+    recipe = _awaited(gpus_calls.recipe)
+    set_recipe = _awaited(gpus_calls.set_recipe)
+    cost = _awaited(gpus_calls.cost)
+    costs = _awaited(gpus_calls.costs)
     experiments = _awaited(competitions_calls.experiments)
     experiment = _awaited(competitions_calls.experiment)
     create_experiment = _awaited(competitions_calls.create_experiment)

@@ -1,10 +1,12 @@
-"""Calls about stored prompts: versions, and the labels that submissions follow."""
+"""Calls about prompts: stored versions, the labels that submissions follow, and renderings."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from guanaco.calls.wire import API, Call, delete, get, put, segment, to_json
+from guanaco.calls.wire import API, Call, delete, get, post, put, segment, to_json
+from guanaco.chat import Bot, Turn
 from guanaco.contract import reader
 from guanaco.formatters import load_formatter
 from guanaco.prompts import Prompt
@@ -15,6 +17,9 @@ from guanaco.stored_prompts import (
     PromptVersion,
     StoredPrompt,
 )
+from guanaco.trials import PromptTrial, RenderedPrompt
+
+RENDER_TIMEOUT_S = 60.0  # a stranger's template may wait for its turn, and then take its time
 
 
 def push_prompt(
@@ -155,6 +160,45 @@ def delete_prompt(name: str, *, developer: str | None = None) -> Call[None]:
         PromptNotFound: There is no such prompt.
     """
     return delete(_path(name), params=_of(developer))
+
+
+def render_prompt(
+    formatter: Prompt | str | None,
+    bot: Bot,
+    turns: Sequence[Turn] = (),
+    *,
+    submission: str | None = None,
+    user_name: str = "You",
+    max_input_tokens: int | None = None,
+) -> Call[RenderedPrompt]:
+    """Render the prompt that a model would get; no model is asked. The formatter may name a preset or a file.
+
+    With a ``submission`` of yours, by id or alias, its tokenizer and chat template are used, and its own prompt where the
+    formatter is None. If there is none, a word is a token.
+
+    Args:
+        formatter: The prompt: a preset's name, a file's path, ``chat-template``, or a prompt of :mod:`guanaco.prompts`.
+        bot: The bot that the user talks with.
+        turns: What was said so far, oldest first.
+        submission: The submission whose tokenizer counts; None for none.
+        user_name: What the bot calls the user.
+        max_input_tokens: The prompt's budget.
+
+    Returns:
+        The RenderedPrompt.
+
+    Raises:
+        GuanacoError: The server refuses it, or does not answer; the class and its ``hint`` say why.
+    """
+    trial = PromptTrial(
+        formatter=load_formatter(formatter) if isinstance(formatter, str) else formatter,
+        submission=submission,
+        bot=bot,
+        turns=list(turns),
+        user_name=user_name,
+        max_input_tokens=max_input_tokens,
+    )
+    return post("/prompts/render", RenderedPrompt, trial, timeout_s=RENDER_TIMEOUT_S)
 
 
 def _path(name: str, *rest: str) -> str:

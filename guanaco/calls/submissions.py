@@ -1,15 +1,14 @@
-"""Calls about submissions: their pipeline, how they are served, and what that costs."""
+"""Calls about submissions: to enter, check, read, serve and withdraw them."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import cast
 
-from guanaco.aliases import Alias, TagChanges
+from guanaco.aliases import TagChanges
 from guanaco.calls.wire import (
     API,
     Call,
@@ -19,20 +18,14 @@ from guanaco.calls.wire import (
     of_submission,
     post,
     put,
-    segment,
     to_json,
 )
-from guanaco.calls.wire import delete as delete_call
 from guanaco.cards import ModelCard
-from guanaco.chat import Bot, Turn
 from guanaco.checks import RepoCheck
 from guanaco.contract import reader
-from guanaco.costs import Costs, SubmissionCost
 from guanaco.formatters import load_formatter
 from guanaco.leaderboard import SubmissionMetrics
-from guanaco.plans import PlanComparison, PlanRequest
 from guanaco.prompts import PRESETS, Prompt, PromptFormatter
-from guanaco.recipes import RecipeOverride, RecipeStatus
 from guanaco.sse import ServerEvent
 from guanaco.stored_prompts import read_reference
 from guanaco.submissions import (
@@ -47,9 +40,7 @@ from guanaco.submissions import (
     SubmissionRequest,
     WeightDtype,
 )
-from guanaco.trials import PromptTrial, RenderedPrompt
 
-RENDER_TIMEOUT_S = 60.0  # a stranger's template may wait for its turn, and then take its time
 CHECK_TIMEOUT_S = 180.0  # longer than the server takes at most, its queue included
 
 
@@ -156,62 +147,6 @@ def check(
     return replace(called, headers=hub_token_header(hub_token), is_repeatable=True)
 
 
-def plan(request: PlanRequest, *, hub_token: str | None = None) -> Call[PlanComparison]:
-    """Estimate what some traffic needs: GPUs, replicas and money, for each type of GPU.
-
-    Args:
-        request: The model and its traffic.
-        hub_token: Your own Hub token, for a private or gated repo. It is deleted when the weights are fetched.
-
-    Returns:
-        The PlanComparison.
-
-    Raises:
-        GuanacoError: The server refuses it, or does not answer; the class and its ``hint`` say why.
-    """
-    called = post("/plans", PlanComparison, request, timeout_s=CHECK_TIMEOUT_S)
-    return replace(called, headers=hub_token_header(hub_token), is_repeatable=True)
-
-
-def render_prompt(
-    formatter: Prompt | str | None,
-    bot: Bot,
-    turns: Sequence[Turn] = (),
-    *,
-    submission: str | None = None,
-    user_name: str = "You",
-    max_input_tokens: int | None = None,
-) -> Call[RenderedPrompt]:
-    """Render the prompt that a model would get; no model is asked. The formatter may name a preset or a file.
-
-    With a ``submission`` of yours, by id or alias, its tokenizer and chat template are used, and its own prompt where the
-    formatter is None. If there is none, a word is a token.
-
-    Args:
-        formatter: The prompt: a preset's name, a file's path, ``chat-template``, or a prompt of :mod:`guanaco.prompts`.
-        bot: The bot that the user talks with.
-        turns: What was said so far, oldest first.
-        submission: The submission whose tokenizer counts; None for none.
-        user_name: What the bot calls the user.
-        max_input_tokens: The prompt's budget.
-
-    Returns:
-        The RenderedPrompt.
-
-    Raises:
-        GuanacoError: The server refuses it, or does not answer; the class and its ``hint`` say why.
-    """
-    trial = PromptTrial(
-        formatter=load_formatter(formatter) if isinstance(formatter, str) else formatter,
-        submission=submission,
-        bot=bot,
-        turns=list(turns),
-        user_name=user_name,
-        max_input_tokens=max_input_tokens,
-    )
-    return post("/prompts/render", RenderedPrompt, trial, timeout_s=RENDER_TIMEOUT_S)
-
-
 def submissions(*, tags: Sequence[str] = ()) -> Call[list[Submission]]:
     """List your submissions, newest first; everybody's as an admin.
 
@@ -241,51 +176,6 @@ def card(submission_id: str) -> Call[ModelCard]:
         SubmissionNotFound: There is no such submission, or it is another developer's.
     """
     return get(of_submission(submission_id, "card"), ModelCard)
-
-
-def aliases() -> Call[list[Alias]]:
-    """List your aliases, each with the submission that it names; everybody's as an admin.
-
-    Returns:
-        A list of Alias objects.
-
-    Raises:
-        GuanacoError: The server refuses it, or does not answer; the class and its ``hint`` say why.
-    """
-    return get("/aliases", list[Alias])
-
-
-def set_alias(submission_id: str, alias: str) -> Call[Alias]:
-    """Call a submission ``alias`` from now on, like ``champion``; another one of its repo loses that alias at the same moment.
-
-    ``org/model@champion`` then stands wherever a submission's id can.
-
-    Args:
-        submission_id: The submission's id, or an alias like ``org/model@champion``.
-        alias: The last part of the alias, like ``champion``.
-
-    Returns:
-        The Alias.
-
-    Raises:
-        SubmissionNotFound: There is no such submission, or it is another developer's.
-    """
-    path = of_submission(submission_id, "aliases", segment(alias))
-    return Call(
-        method="PUT", path=f"{API}{path}", parse=reader(Alias).from_json, is_repeatable=True
-    )
-
-
-def remove_alias(alias: str) -> Call[None]:
-    """Take an alias away, given whole, like ``org/model@champion``; the submission stays as it is.
-
-    Args:
-        alias: The whole alias, like ``org/model@champion``.
-
-    Raises:
-        GuanacoError: The server refuses it, or does not answer; the class and its ``hint`` say why.
-    """
-    return delete_call(of_submission(alias, "aliases", segment(alias.rpartition("@")[2])))
 
 
 def set_tags(submission_id: str, tags: Sequence[str]) -> Call[Submission]:
@@ -549,70 +439,6 @@ def metrics(submission_id: str) -> Call[SubmissionMetrics]:
         SubmissionNotFound: There is no such submission, or it is another developer's.
     """
     return get(of_submission(submission_id, "metrics"), SubmissionMetrics)
-
-
-def recipe(submission_id: str) -> Call[RecipeStatus]:
-    """Return which GPUs serve a submission and how, and what an admin has set.
-
-    Args:
-        submission_id: The submission's id, or an alias like ``org/model@champion``.
-
-    Returns:
-        The RecipeStatus.
-
-    Raises:
-        SubmissionNotFound: There is no such submission, or it is another developer's.
-    """
-    return get(of_submission(submission_id, "recipe"), RecipeStatus)
-
-
-def set_recipe(submission_id: str, override: RecipeOverride) -> Call[RecipeStatus]:
-    """Set parts of a submission's recipe from the next redeploy on; an empty override leaves all to the platform again. Admin.
-
-    Args:
-        submission_id: The submission's id, or an alias like ``org/model@champion``.
-        override: The parts of the recipe that are set.
-
-    Returns:
-        The RecipeStatus.
-
-    Raises:
-        SubmissionNotFound: There is no such submission, or it is another developer's.
-    """
-    return put(f"{of_submission(submission_id, 'recipe')}", RecipeStatus, override)
-
-
-def cost(submission_id: str) -> Call[SubmissionCost]:
-    """Read what a submission's GPUs have cost so far.
-
-    Args:
-        submission_id: The submission's id, or an alias like ``org/model@champion``.
-
-    Returns:
-        The SubmissionCost.
-
-    Raises:
-        SubmissionNotFound: There is no such submission, or it is another developer's.
-    """
-    return get(of_submission(submission_id, "cost"), SubmissionCost)
-
-
-def costs(*, since: datetime | None = None, until: datetime | None = None) -> Call[Costs]:
-    """Read what all GPUs have cost: this calendar month, unless told otherwise. Admin.
-
-    Args:
-        since: The first moment that counts.
-        until: The first moment that does not.
-
-    Returns:
-        The Costs.
-
-    Raises:
-        GuanacoError: The server refuses it, or does not answer; the class and its ``hint`` say why.
-    """
-    times = {"since": since, "until": until}
-    params = {name: at.isoformat() for name, at in times.items() if at is not None}
-    return get("/costs", Costs, params=params)
 
 
 def _request(
