@@ -12,7 +12,7 @@ from sqlalchemy import select, text
 
 from guanaco.accounts import Role
 from guanaco.feedback import ErasureRequest
-from guanaco_server.chat.conversations.service import ErasureWatch
+from guanaco_server.chat.conversations.erasure_watch import ErasureWatch
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import complete_metadata
 from guanaco_server.feedback.erasure import ErasedUser

@@ -25,7 +25,7 @@ from guanaco.errors import ConversationBusy, ConversationNotFound, InvalidInput,
 from guanaco.memory import Author
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat import queries
-from guanaco_server.chat.conversations.service import read_message, read_messages
+from guanaco_server.chat.conversations.reading import read_message, read_messages
 from guanaco_server.chat.memory.carrying import erase_carried
 from guanaco_server.chat.tables import ConversationRow, MessageRow, ReplyChoiceRow
 from guanaco_server.database.database import Database

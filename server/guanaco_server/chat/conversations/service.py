@@ -1,18 +1,14 @@
-"""Opens and reads conversations. A user must have consented, and a conversation keeps its submission.
-
-Erasures are announced to every process, so that no copy in memory outlives an erased conversation by more than seconds.
-"""
+"""Opens, reads and erases conversations. A user must have consented, and a conversation keeps its submission."""
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.accounts import Role
@@ -22,11 +18,9 @@ from guanaco.chat import (
     ConversationOpened,
     ConversationRequest,
     Message,
-    Sender,
-    Timings,
     Turn,
 )
-from guanaco.competitions import CHOSEN, AssignmentDecision, AssignmentReplay
+from guanaco.competitions import CHOSEN, AssignmentReplay
 from guanaco.errors import (
     AmbiguousUser,
     ConsentRequired,
@@ -43,8 +37,16 @@ from guanaco_server.accounts.service import Account
 from guanaco_server.characters.service import CharacterService
 from guanaco_server.chat import queries
 from guanaco_server.chat.conversations import records
-from guanaco_server.chat.conversations.history import History, carried_summary
+from guanaco_server.chat.conversations.assignments import assignment_of
+from guanaco_server.chat.conversations.erasure_watch import ErasureWatch, OnErased
+from guanaco_server.chat.conversations.history import History
 from guanaco_server.chat.conversations.persona_fit import PersonaFit
+from guanaco_server.chat.conversations.reading import (
+    new_history,
+    read_conversation,
+    read_messages,
+    read_opened,
+)
 from guanaco_server.chat.memory.carrying import are_sources_there, carried_into, erase_carried
 from guanaco_server.chat.personas.service import PersonaShortener, Shortened
 from guanaco_server.chat.tables import ConversationRow, ErasedConversationRow, MessageRow
@@ -59,8 +61,6 @@ from guanaco_server.partitions.service import Periods
 from guanaco_server.prompts.lore import require_usable_book
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.service import Assigned, RoutingService
-from guanaco_server.routing.snapshot import chances_of, replay
-from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.catalog import ServingSubmission
 from guanaco_server.submissions.service import SubmissionService
@@ -161,7 +161,7 @@ class ConversationService:
             self._personas.improve(shorter)
         if not request.history:
             for listener in self._on_opened:
-                listener(_new_history(row))
+                listener(new_history(row))
         return opened
 
     async def _chosen(self, account: Account, named: str | None) -> str | None:
@@ -217,7 +217,7 @@ class ConversationService:
             return None
         if row.user_id != request.user_id:
             raise ExternalIdTaken(request.external_id)
-        return _opened(row)
+        return read_opened(row)
 
     async def seen(self, account: Account, competition_id: str, user_id: str) -> Sequence[str]:
         """The submissions that a user of this account has had, least recently had first."""
@@ -231,7 +231,7 @@ class ConversationService:
             messages = await queries.messages_of(session, [conversation_id])
         if row.account_id != account.id:
             await self._note_reading(account, conversation_id)
-        return _read_conversation(row, messages)
+        return read_conversation(row, messages)
 
     async def of_user(self, account: Account, conversation_id: str, user_id: str) -> Conversation:
         """Read it as it was written; ConversationNotFound unless it is this account's, with this user."""
@@ -239,7 +239,7 @@ class ConversationService:
             row = await queries.by_id(session, conversation_id)
             if row is None or (row.account_id, row.user_id) != (account.id, user_id):
                 raise ConversationNotFound(conversation_id)
-            return _read_conversation(row, await queries.messages_of(session, [conversation_id]))
+            return read_conversation(row, await queries.messages_of(session, [conversation_id]))
 
     async def assignment(self, conversation_id: str) -> AssignmentReplay:
         """Return how it got its submission, and what the same choice comes to now."""
@@ -400,7 +400,7 @@ class ConversationService:
             if exposure is not None:
                 await session.flush()
                 self._experiments.expose(session, exposure, row.id, row.created_at)
-            opened = _opened(row)
+            opened = read_opened(row)
             await keep_answer(session, opened)
         return opened
 
@@ -413,15 +413,6 @@ async def require_own(
     if row is None or (account.role is not Role.ADMIN and row.account_id != account.id):
         raise ConversationNotFound(conversation_id)
     return row
-
-
-def _opened(row: ConversationRow) -> ConversationOpened:
-    return ConversationOpened(
-        conversation_id=row.id,
-        submission_id=row.submission_id,
-        character=row.character,
-        first_message=row.bot.first_message if row.character is not None else None,
-    )
 
 
 def _imported(row: ConversationRow, history: Sequence[Turn]) -> list[MessageRow]:
@@ -438,143 +429,3 @@ def _imported(row: ConversationRow, history: Sequence[Turn]) -> list[MessageRow]
         )
         for position, turn in enumerate(history, start=1)
     ]
-
-
-def _new_history(row: ConversationRow) -> History:
-    return History(
-        conversation_id=row.id,
-        account_id=row.account_id,
-        submission_id=row.submission_id,
-        user_id=row.user_id,
-        user_name=row.user_name,
-        bot=row.bot,
-        message_count=0,
-        competition=row.competition,
-        variant=(row.experiment, row.variant) if row.experiment and row.variant else None,
-        began_at=row.created_at.timestamp(),
-        written=carried_summary(row.carried),
-        character=row.character,
-    )
-
-
-def _read_conversation(row: ConversationRow, messages: Sequence[MessageRow]) -> Conversation:
-    return Conversation(
-        conversation_id=row.id,
-        submission_id=row.submission_id,
-        bot=row.bot,
-        user_name=row.user_name,
-        created_at=row.created_at,
-        character=row.character,
-        is_chosen=row.competition == CHOSEN,
-        external_id=row.external_id,
-        metadata=row.app_metadata or {},
-        messages=read_messages(messages),
-    )
-
-
-def read_messages(rows: Sequence[MessageRow]) -> list[Message]:
-    """A reply whose predecessor was deleted has taken its place."""
-    return [
-        read_message(row, is_regenerated=row.sender is Sender.BOT and _is_replaced(before))
-        for row, before in zip(rows, (None, *rows), strict=False)
-    ]
-
-
-def _is_replaced(before: MessageRow | None) -> bool:
-    return before is not None and before.sender is Sender.BOT and before.is_deleted
-
-
-def read_message(row: MessageRow, is_regenerated: bool = False) -> Message:
-    is_own = row.original is None  # times would tell which of a battle's two replies it is
-    has_timings = row.ttft_ms is not None and row.total_ms is not None and is_own
-    return Message(
-        id=row.id,
-        sender=row.sender,
-        content=row.content,
-        at=row.created_at,
-        is_deleted=row.is_deleted,
-        is_regenerated=is_regenerated,
-        is_imported=row.is_imported,
-        edited_at=row.edited_at,
-        thumbs_up=row.thumbs_up,
-        timings=Timings(ttft_ms=row.ttft_ms, total_ms=row.total_ms) if has_timings else None,
-        lore=tuple(row.lore or ()),
-        recalled=tuple(row.recalled or ()),
-    )
-
-
-POLL_S = 1.0
-
-OnErased = Callable[[Sequence[str]], None]
-
-logger = logging.getLogger(__name__)
-
-
-class ErasureWatch:
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._listeners: list[OnErased] = []
-        self._seen = 0
-        self._commits = database.watch_commits()
-        self._background = Background("forgetting")
-
-    def on_erased(self, listener: OnErased) -> None:
-        """Have it called with the ids of conversations that are gone; it may hear of one twice."""
-        self._listeners.append(listener)
-
-    async def start(self) -> None:
-        """Begin behind the erasures that were made before this process could remember anything."""
-        async with self._database.read() as session:
-            self._seen = await queries.last_erased(session)
-        self._background.start(self._run())
-
-    async def stop(self) -> None:
-        await self._background.stop()
-
-    async def look(self) -> None:
-        """Pass on what was erased since the last look."""
-        async with self._database.read() as session:
-            rows = await queries.erased_after(session, self._seen)
-        if rows:
-            for listener in self._listeners:
-                listener([conversation_id for _, conversation_id in rows])
-            self._seen = rows[-1][0]
-
-    async def _run(self) -> None:
-        while True:
-            await self._commits.wait(POLL_S)
-            try:
-                await self.look()
-            except (DBAPIError, OSError) as error:
-                self._commits.reset()
-                logger.warning("erasures are noticed later: %s", type(error).__name__)
-
-
-async def assignment_of(
-    database: Database, routing: RoutingService, conversation_id: str
-) -> AssignmentReplay:
-    """ConversationNotFound; without a decision where its competition had no seed, or an experiment chose."""
-    async with database.read() as session:
-        row = await queries.by_id(session, conversation_id)
-        if row is None:
-            raise ConversationNotFound(conversation_id)
-        decision = row.decision
-        snapshot = await routing.recorded(session, decision) if decision else None
-    found = AssignmentReplay(
-        conversation_id=row.id, competition=row.competition, submission_id=row.submission_id
-    )
-    if decision is None:
-        return found
-    recorded = AssignmentDecision.model_validate(decision.model_dump())
-    if snapshot is None or snapshot.rule.kind.is_unknown:
-        return found.model_copy(update={"decision": recorded})
-    chosen = await replay(decision, snapshot)
-    return found.model_copy(
-        update={
-            "decision": recorded,
-            "entries": len(snapshot.entries),
-            "replayed": chosen,
-            "is_same": chosen == row.submission_id,
-            "chance": (await chances_of(decision, snapshot)).get(row.submission_id, 0.0),
-        }
-    )
