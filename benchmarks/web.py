@@ -34,7 +34,7 @@ from guanaco_server.leaderboard.ranking.metrics import MetricValues
 from guanaco_server.leaderboard.ranking.standings import HOUR_S
 from guanaco_server.leaderboard.tables import ScorePointRow
 from guanaco_server.statistics.intervals import wilson_interval
-from guanaco_server.web.boards import FRESH_S, Boards
+from guanaco_server.web.views.boards import FRESH_S, Boards
 from tests.fixtures.postgres import running_server
 from tests.fixtures.web import WebWorld
 

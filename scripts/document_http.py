@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from guanaco_server.web import api_reference
-from guanaco_server.web.api_reference import (
+from guanaco_server.web.views import api_reference
+from guanaco_server.web.views.api_reference import (
     ApiReference,
     CallShown,
     FieldShown,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from guanaco_server.observability.metrics import Metrics
-from guanaco_server.web.metric_tiles import METRICS
+from guanaco_server.web.views.metric_tiles import METRICS
 
 PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
 HEAD = """\

@@ -15,7 +15,7 @@ from guanaco.chat import Bot
 from guanaco.submissions import Status
 from guanaco_server.database.database import Database
 from guanaco_server.submissions.tables import SubmissionRow
-from guanaco_server.web.guards import SESSION_COOKIE
+from guanaco_server.web.access.guards import SESSION_COOKIE
 from guanaco_server.web.rendering import SECURITY_HEADERS
 from tests.fixtures.web import WebWorld
 from tests.fixtures.web_client import browser, send, signed_in, token

@@ -15,11 +15,11 @@ from guanaco.accounts import Role
 from guanaco.competitions import CompetitionRequest
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
-from guanaco_server.web import ongoing
-from guanaco_server.web.beta_chat import Visitor
-from guanaco_server.web.bots import read_bots
-from guanaco_server.web.guards import CHAT_COOKIE
-from guanaco_server.web.ongoing import FinishedReply, OngoingReplies, Piece
+from guanaco_server.web.access.guards import CHAT_COOKIE
+from guanaco_server.web.chat import ongoing
+from guanaco_server.web.chat.beta_chat import Visitor
+from guanaco_server.web.chat.bots import read_bots
+from guanaco_server.web.chat.ongoing import FinishedReply, OngoingReplies, Piece
 from guanaco_server.web.pages.chat import CONSENTS, CONSENTS_A_DAY, DAY_S, WITHIN_S
 from tests.fixtures.cards import V2, card_png
 from tests.fixtures.web import WebWorld

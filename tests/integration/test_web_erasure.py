@@ -11,9 +11,9 @@ from guanaco_server.chat.conversations.service import READ
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import complete_metadata
 from guanaco_server.feedback.service import READ_RAW
-from guanaco_server.web.beta_chat import USER_CHARS
-from guanaco_server.web.guards import CHAT_COOKIE
-from guanaco_server.web.viewer import hash_of
+from guanaco_server.web.access.guards import CHAT_COOKIE
+from guanaco_server.web.access.viewer import hash_of
+from guanaco_server.web.chat.beta_chat import USER_CHARS
 from tests.fixtures.web import WebWorld
 from tests.fixtures.web_client import agreed, chatting, send, signed_in
 

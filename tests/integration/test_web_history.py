@@ -11,8 +11,8 @@ from guanaco.accounts import Role
 from guanaco.chat import Sender
 from guanaco.competitions import CompetitionRequest, RankingRule
 from guanaco_server.database.database import Database
-from guanaco_server.web.metric_tiles import METRICS
-from guanaco_server.web.trends import thinned
+from guanaco_server.web.views.metric_tiles import METRICS
+from guanaco_server.web.views.trends import thinned
 from tests.fixtures.rating import converse, rate
 from tests.fixtures.web import WebWorld
 from tests.fixtures.web_client import browser, signed_in

@@ -13,7 +13,7 @@ from guanaco.estimates import Estimate
 from guanaco_server.database.database import Database
 from guanaco_server.leaderboard.counting.aggregate import Aggregate
 from guanaco_server.leaderboard.ranking.metrics import metrics_of
-from guanaco_server.web.metric_tiles import METRICS, tiles_of
+from guanaco_server.web.views.metric_tiles import METRICS, tiles_of
 from tests.fixtures.rating import converse, rate
 from tests.fixtures.web import WebWorld
 from tests.fixtures.web_client import browser, signed_in

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from guanaco_server.web.highlighting import EXCERPT_CHARS, around, marked
+from guanaco_server.web.views.highlighting import EXCERPT_CHARS, around, marked
 
 
 def test_every_place_is_marked_in_its_own_letters() -> None:

@@ -26,8 +26,8 @@ from guanaco.submissions import PIPELINE_STATUSES, Stage, StageRun, Submission, 
 from guanaco_cli import words
 from guanaco_cli.options import _complete_presets
 from guanaco_cli.progress import LiveProgress
-from guanaco_server.web.lifecycle_view import timeline
-from guanaco_server.web.metric_tiles import METRICS
+from guanaco_server.web.views.lifecycle import timeline
+from guanaco_server.web.views.metric_tiles import METRICS
 
 now = datetime.now(UTC)
 scan = Stage("scan")

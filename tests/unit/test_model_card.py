@@ -7,7 +7,7 @@ import re
 import pytest
 
 from guanaco_server.artifacts.checking.model_card import MAX_CHARS, parse_card
-from guanaco_server.web.model_card import card_html
+from guanaco_server.web.views.model_card import card_html
 
 FRONT = """---
 license: other

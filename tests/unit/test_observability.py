@@ -23,7 +23,7 @@ from guanaco_server.observability.metrics import Metrics
 from guanaco_server.observability.redaction import Redaction
 from guanaco_server.observability.scope import request_ids, scope
 from guanaco_server.settings import Settings
-from guanaco_server.web.metric_tiles import METRICS
+from guanaco_server.web.views.metric_tiles import METRICS
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 ROW = re.compile(r"^\| `(guanaco_\w+)` \| (\w+) \| (.*?) \| (.+?) \|$", re.M)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from guanaco.competitions import RankingRule
 from guanaco.leaderboard import Leaderboard, LeaderboardRow
-from guanaco_server.web.boards import Boards
+from guanaco_server.web.views.boards import Boards
 
 
 async def test_board_is_reread_for_a_submission_it_lacks() -> None:

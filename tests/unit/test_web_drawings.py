@@ -16,10 +16,11 @@ from guanaco.errors import InvalidSettings, TooManyAttempts
 from guanaco.submissions import Percentiles
 from guanaco_server.leaderboard.ranking.history import PastScore
 from guanaco_server.stress.verdict import MOST_BINS, histogram
-from guanaco_server.web import charts, words
-from guanaco_server.web.bots import read_bots
-from guanaco_server.web.throttle import Throttle, network_of
-from guanaco_server.web.viewer import form_token, is_form_token, new_cookie
+from guanaco_server.web import words
+from guanaco_server.web.access.throttle import Throttle, network_of
+from guanaco_server.web.access.viewer import form_token, is_form_token, new_cookie
+from guanaco_server.web.chat.bots import read_bots
+from guanaco_server.web.views import charts
 
 LATENCIES = st.lists(
     st.floats(min_value=0, max_value=1e6, allow_nan=False), min_size=1, max_size=200

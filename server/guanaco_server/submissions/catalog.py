@@ -1,6 +1,6 @@
 """Reads submissions for the rest of the platform: who is served, who owns what, and how many there are of each status.
 
-What developers do with their submissions is in ``service.py``.
+``service.py`` has the actions of developers on their submissions.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, urlsplit
 from fastapi import Request
 
 from guanaco.errors import Forbidden, InvalidInput
-from guanaco_server.web.viewer import is_form_token
+from guanaco_server.web.access.viewer import is_form_token
 
 MEDIA_TYPE = "application/x-www-form-urlencoded"
 MOST_FIELDS = 100

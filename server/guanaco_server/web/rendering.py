@@ -19,9 +19,10 @@ from markupsafe import Markup
 from guanaco.errors import GuanacoError
 from guanaco_server.http.errors import status_of
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.web import highlighting, words
+from guanaco_server.web import words
+from guanaco_server.web.access.viewer import NOBODY, Viewer
 from guanaco_server.web.assets import Assets
-from guanaco_server.web.viewer import NOBODY, Viewer
+from guanaco_server.web.views import highlighting
 
 TEMPLATES = Path(__file__).parent / "templates"
 SECURITY_HEADERS = {

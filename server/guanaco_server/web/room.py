@@ -34,15 +34,15 @@ from guanaco_server.settings import Settings
 from guanaco_server.submissions.quotas.service import QuotaService
 from guanaco_server.submissions.runs.events import EventFeed
 from guanaco_server.submissions.service import SubmissionService
+from guanaco_server.web.access.guards import Guards
+from guanaco_server.web.access.sessions import SessionService
 from guanaco_server.web.assets import Assets
-from guanaco_server.web.beta_chat import BetaChat
-from guanaco_server.web.boards import FRESH_S, Boards
-from guanaco_server.web.bots import WebBot, read_bots
-from guanaco_server.web.guards import Guards
-from guanaco_server.web.ongoing import OngoingReplies
-from guanaco_server.web.ratings import RatingReader
+from guanaco_server.web.chat.beta_chat import BetaChat
+from guanaco_server.web.chat.bots import WebBot, read_bots
+from guanaco_server.web.chat.ongoing import OngoingReplies
 from guanaco_server.web.rendering import Pages
-from guanaco_server.web.sessions import SessionService
+from guanaco_server.web.views.boards import FRESH_S, Boards
+from guanaco_server.web.views.ratings import RatingReader
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A repo's README.md: its front matter, its text, and the text as nodes that a page can show.
 
 It is read where the configs are, in the confined process. What leaves that process are texts and the names of known tags, and
-whoever shows them makes the HTML from these alone (web/model_card.py): there is no HTML of the README's own, no image, and no
+whoever shows them makes the HTML from these alone (web/views/model_card.py): there is no HTML of the README's own, no image, and no
 link but to http and https. A card that cannot be read is none; it never fails a submission.
 """
 

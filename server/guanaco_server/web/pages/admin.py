@@ -14,10 +14,10 @@ from guanaco.submissions import PIPELINE_STATUSES, Status
 from guanaco_server.deployments.deployment import replicas_of
 from guanaco_server.http.routes import Routes
 from guanaco_server.submissions.service import SubmissionFilter
-from guanaco_server.web.activity import Period, activity_view
-from guanaco_server.web.guards import Member
+from guanaco_server.web.access.guards import Member
 from guanaco_server.web.pages.leaderboard import PageNumber, SearchText
 from guanaco_server.web.room import WebRoom
+from guanaco_server.web.views.activity import Period, activity_view
 
 NEEDS_A_LOOK = ("restarting", "waiting")  # phases of a deployment
 RECENT = 8

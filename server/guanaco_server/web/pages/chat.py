@@ -20,13 +20,13 @@ from guanaco_server.characters.service import File
 from guanaco_server.http.errors import internal_fault, status_of
 from guanaco_server.http.routes import Routes
 from guanaco_server.http.sse import HEARTBEAT, encode_event, event_stream
-from guanaco_server.web.beta_chat import Chat
-from guanaco_server.web.guards import Guest
-from guanaco_server.web.ongoing import FinishedReply, FollowedEvents
+from guanaco_server.web.access.guards import Guest
+from guanaco_server.web.access.throttle import Throttle, network_of
+from guanaco_server.web.chat.beta_chat import Chat
+from guanaco_server.web.chat.ongoing import FinishedReply, FollowedEvents
 from guanaco_server.web.page_route import EVENT_STREAM
 from guanaco_server.web.rendering import SECURITY_HEADERS, see_other
 from guanaco_server.web.room import WebRoom
-from guanaco_server.web.throttle import Throttle, network_of
 
 CONSENTS, WITHIN_S = 60, 600.0  # of one network, which a whole office may share
 CONSENTS_A_DAY, DAY_S = 150, 86_400.0  # each is a user with a vote
@@ -54,7 +54,7 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
         return web.pages.show(
             request,
             "chat_home.html",
-            offered_characters=await web.chat.offered_characters(),
+            offered_characters=await web.chat.offered.list_all(),
             chats=chats,
             chosen=chosen,
             token=guest.form_token,
@@ -100,7 +100,7 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
     @routes.get("/chat/pictures/{key}")
     async def read_offered_picture(key: str, guest: Guest = guest_of) -> Response:
         guest.require_visitor()
-        return _picture(await web.chat.offered_picture(key))
+        return _picture(await web.chat.offered.picture_of(key))
 
     @routes.get("/chat/{conversation_id}/picture")
     async def read_picture(conversation_id: str, guest: Guest = guest_of) -> Response:

@@ -15,8 +15,8 @@ from guanaco.errors import NotFound
 from guanaco.forms import Slug
 from guanaco.open_enum import OpenEnum
 from guanaco_server.http.routes import Routes
+from guanaco_server.web.access.guards import Member
 from guanaco_server.web.field_problems import field_problems
-from guanaco_server.web.guards import Member
 from guanaco_server.web.rendering import see_other
 from guanaco_server.web.room import WebRoom
 

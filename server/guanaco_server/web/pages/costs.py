@@ -12,7 +12,7 @@ from fastapi.responses import Response
 from guanaco.accounts import Role
 from guanaco.errors import InvalidInput
 from guanaco_server.http.routes import Routes
-from guanaco_server.web.guards import Member
+from guanaco_server.web.access.guards import Member
 from guanaco_server.web.room import WebRoom
 
 MONTH = re.compile(r"(\d{4})-(0[1-9]|1[0-2])")

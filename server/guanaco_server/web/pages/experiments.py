@@ -9,7 +9,7 @@ from guanaco.accounts import Role
 from guanaco.errors import NotFound
 from guanaco.experiments import Experiment, ExperimentState, Variant
 from guanaco_server.http.routes import Routes
-from guanaco_server.web.guards import Member
+from guanaco_server.web.access.guards import Member
 from guanaco_server.web.rendering import see_other
 from guanaco_server.web.room import WebRoom
 

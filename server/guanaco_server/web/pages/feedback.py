@@ -18,10 +18,10 @@ from guanaco_server.feedback.api import file_answer
 from guanaco_server.feedback.export import formats
 from guanaco_server.feedback.service import MOST_COUNTED
 from guanaco_server.http.routes import Routes
-from guanaco_server.web.guards import Member
-from guanaco_server.web.ratings import RatingFilter, RatingPage
+from guanaco_server.web.access.guards import Member
 from guanaco_server.web.rendering import SECURITY_HEADERS
 from guanaco_server.web.room import WebRoom
+from guanaco_server.web.views.ratings import RatingFilter, RatingPage
 
 MAX_LENGTH = 10_000
 FORMAT_NAMES: dict[ExportFormat, str] = {

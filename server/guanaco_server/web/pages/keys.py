@@ -13,8 +13,8 @@ from guanaco.accounts import CreatedKey, KeyRequest, Role
 from guanaco.errors import GuanacoError, LastAdminKey
 from guanaco_server.http.errors import status_of
 from guanaco_server.http.routes import Routes
+from guanaco_server.web.access.guards import Member
 from guanaco_server.web.field_problems import field_problems
-from guanaco_server.web.guards import Member
 from guanaco_server.web.pages.leaderboard import PageNumber
 from guanaco_server.web.rendering import see_other
 from guanaco_server.web.room import WebRoom

@@ -16,13 +16,13 @@ from guanaco.feedback_csv import plain_cell
 from guanaco.leaderboard import LeaderboardRow, LeaderboardVerdict
 from guanaco.verdicts import asked_words, chance_words, headline, pair_headline, pair_words
 from guanaco_server.http.routes import Routes
-from guanaco_server.web import trends
-from guanaco_server.web.boards import BoardFilter, Sort, page_of, rows_of, shared_ranks
-from guanaco_server.web.metric_tiles import METRICS, tiles_of
+from guanaco_server.web.access.viewer import Viewer
 from guanaco_server.web.rendering import SECURITY_HEADERS
 from guanaco_server.web.room import WebRoom
-from guanaco_server.web.trends import scale_of
-from guanaco_server.web.viewer import Viewer
+from guanaco_server.web.views import trends
+from guanaco_server.web.views.boards import BoardFilter, Sort, page_of, rows_of, shared_ranks
+from guanaco_server.web.views.metric_tiles import METRICS, tiles_of
+from guanaco_server.web.views.trends import scale_of
 
 PageNumber = Annotated[int, Query(ge=1, le=100_000)]
 SearchText = Annotated[str, Query(max_length=200)]

@@ -18,12 +18,12 @@ from guanaco.errors import (
 )
 from guanaco.submissions import RedeployRequest, Submission
 from guanaco_server.http.routes import Routes
+from guanaco_server.web.access.guards import Member
 from guanaco_server.web.field_problems import field_problems
-from guanaco_server.web.guards import Member
-from guanaco_server.web.lifecycle_view import SubmissionAction, find_action
 from guanaco_server.web.pages.submitting import hub_token_of
 from guanaco_server.web.rendering import see_other
 from guanaco_server.web.room import WebRoom
+from guanaco_server.web.views.lifecycle import SubmissionAction, find_action
 
 CANARY_PERCENT, CANARY_MINUTES = "5", "60"
 

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from guanaco.accounts import Role
 from guanaco.quotas import Quota, QuotaOverride
 from guanaco_server.http.routes import Routes
+from guanaco_server.web.access.guards import Member
 from guanaco_server.web.field_problems import field_problems
-from guanaco_server.web.guards import Member
 from guanaco_server.web.rendering import see_other
 from guanaco_server.web.room import WebRoom
 

@@ -11,12 +11,12 @@ from markupsafe import Markup
 
 from guanaco_server.http.routes import Routes
 from guanaco_server.runtime import threads
-from guanaco_server.web import api_reference
-from guanaco_server.web.metric_tiles import MEANING_PATH, METRICS
+from guanaco_server.web.access.viewer import Viewer
 from guanaco_server.web.room import WebRoom
 from guanaco_server.web.runbooks import PATH as RUNBOOKS_PATH
 from guanaco_server.web.runbooks import read_runbooks
-from guanaco_server.web.viewer import Viewer
+from guanaco_server.web.views import api_reference
+from guanaco_server.web.views.metric_tiles import MEANING_PATH, METRICS
 
 
 def add_routes(routes: Routes, web: WebRoom) -> None:

@@ -11,13 +11,13 @@ from guanaco.accounts import Role
 from guanaco.errors import Unauthenticated
 from guanaco_server.accounts.service import Account
 from guanaco_server.http.routes import Routes
+from guanaco_server.web.access.guards import Member
+from guanaco_server.web.access.throttle import Throttle
+from guanaco_server.web.access.viewer import Viewer
 from guanaco_server.web.forms import kept_of
-from guanaco_server.web.guards import Member
 from guanaco_server.web.page_route import show_sign_in
 from guanaco_server.web.rendering import see_other
 from guanaco_server.web.room import WebRoom
-from guanaco_server.web.throttle import Throttle
-from guanaco_server.web.viewer import Viewer
 
 WRONG_KEYS, WITHIN_S = 10, 300.0  # of one address
 

@@ -6,8 +6,8 @@ from fastapi.responses import Response
 
 from guanaco.errors import NotFound
 from guanaco_server.http.routes import Routes
+from guanaco_server.web.access.viewer import Viewer
 from guanaco_server.web.room import WebRoom
-from guanaco_server.web.viewer import Viewer
 
 FOR_EVER = "public, max-age=31536000, immutable"
 A_WHILE = "public, max-age=60"

@@ -14,7 +14,7 @@ from guanaco.submissions import Level, SubmissionEvent
 from guanaco_server.http.routes import Routes
 from guanaco_server.http.sse import encode_event, event_stream
 from guanaco_server.submissions.runs.events import LogFilter, encoded
-from guanaco_server.web.guards import Member
+from guanaco_server.web.access.guards import Member
 from guanaco_server.web.rendering import SECURITY_HEADERS
 from guanaco_server.web.room import WebRoom
 

@@ -17,19 +17,21 @@ from guanaco_server.http.routes import Routes
 from guanaco_server.runtime import threads
 from guanaco_server.submissions.runs.events import LogFilter
 from guanaco_server.submissions.service import SubmissionFilter
-from guanaco_server.web import charts, lifecycle_view, share_card, trends
-from guanaco_server.web.boards import shared_ranks
-from guanaco_server.web.guards import Member
-from guanaco_server.web.metric_tiles import LEAD_METRICS, OTHER_METRICS, tiles_of
-from guanaco_server.web.model_card import card_html
-from guanaco_server.web.neighbours import sentences_of
+from guanaco_server.web import share_card
+from guanaco_server.web.access.guards import Member
+from guanaco_server.web.access.viewer import Viewer
 from guanaco_server.web.pages.leaderboard import CompetitionId, PageNumber, SearchText
 from guanaco_server.web.pages.submission_log import log_view
 from guanaco_server.web.rendering import SECURITY_HEADERS, see_other
 from guanaco_server.web.room import WebRoom
 from guanaco_server.web.share_card import ShareCard
-from guanaco_server.web.trends import scale_of
-from guanaco_server.web.viewer import Viewer
+from guanaco_server.web.views import charts, trends
+from guanaco_server.web.views import lifecycle as lifecycle_view
+from guanaco_server.web.views.boards import shared_ranks
+from guanaco_server.web.views.metric_tiles import LEAD_METRICS, OTHER_METRICS, tiles_of
+from guanaco_server.web.views.model_card import card_html
+from guanaco_server.web.views.neighbours import sentences_of
+from guanaco_server.web.views.trends import scale_of
 from guanaco_server.web.words import count
 
 ROWS = 50

@@ -15,11 +15,11 @@ from guanaco.prompts import PRESETS
 from guanaco.submissions import Quantization, SubmissionRequest, WeightDtype
 from guanaco_server.http.errors import status_of
 from guanaco_server.http.routes import Routes
+from guanaco_server.web.access.guards import Member
+from guanaco_server.web.access.viewer import new_cookie
 from guanaco_server.web.field_problems import field_problems, in_short
-from guanaco_server.web.guards import Member
 from guanaco_server.web.rendering import see_other
 from guanaco_server.web.room import WebRoom
-from guanaco_server.web.viewer import new_cookie
 
 
 def add_routes(routes: Routes, web: WebRoom) -> None:

@@ -8,7 +8,7 @@ from fastapi.responses import Response
 from guanaco.accounts import Role
 from guanaco.errors import FlagNotFound
 from guanaco_server.http.routes import Routes
-from guanaco_server.web.guards import Member
+from guanaco_server.web.access.guards import Member
 from guanaco_server.web.pages.leaderboard import SearchText
 from guanaco_server.web.rendering import see_other
 from guanaco_server.web.room import WebRoom

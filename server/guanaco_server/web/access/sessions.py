@@ -11,8 +11,8 @@ from guanaco_server.accounts.service import Account, AccountService
 from guanaco_server.database.database import Database
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.web import queries
+from guanaco_server.web.access.viewer import hash_of, new_cookie
 from guanaco_server.web.tables import SessionRow
-from guanaco_server.web.viewer import hash_of, new_cookie
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The chat page's beta users: anonymous, consenting, and never told which model speaks unless they chose it.
 
 A visitor is a random number in a cookie, and conversations are the built-in account ``web-chat``'s. What the
-services under it say when they fail may name a submission: nothing of it passes ``_blind``.
+services under it say when they fail may name a submission: ``blinding.py`` rewords it.
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -23,26 +21,17 @@ from guanaco.competitions import OPEN
 from guanaco.duels import BattleRecord, BattleRequest, DuelVoteRequest
 from guanaco.errors import (
     AccountNotFound,
-    AlreadyRated,
-    BattlesOff,
     Conflict,
-    ConversationBusy,
     ConversationNotFound,
     Forbidden,
-    GuanacoError,
-    InvalidInput,
-    MessageTooLong,
-    NewerVersionNeeded,
     NotFound,
-    NothingToRegenerate,
     NotRated,
-    RatingSettled,
     TooManyAttempts,
     Unavailable,
 )
 from guanaco.feedback import ErasureRequest, FeedbackRequest, Rating
 from guanaco_server.accounts.service import Account, AccountService
-from guanaco_server.characters.service import CastCharacter, CharacterService, File
+from guanaco_server.characters.service import CharacterService, File
 from guanaco_server.chat.conversations.editing import ConversationEditor
 from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.chat.gateway.replies import ReplyService
@@ -56,17 +45,17 @@ from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.catalog import SubmissionBrief
 from guanaco_server.submissions.service import SubmissionService
 from guanaco_server.web import queries
-from guanaco_server.web.bots import StoredBot, WebBot
-from guanaco_server.web.ongoing import (
+from guanaco_server.web.access.viewer import hash_of, new_cookie
+from guanaco_server.web.chat.blinding import blind, blinded
+from guanaco_server.web.chat.bots import WebBot
+from guanaco_server.web.chat.offered_characters import OfferedCharacters, require_picture
+from guanaco_server.web.chat.ongoing import (
     FinishedReply,
     FollowedEvents,
     OngoingReplies,
     OngoingReply,
 )
 from guanaco_server.web.tables import VisitorChatRow, VisitorRow
-from guanaco_server.web.viewer import hash_of, new_cookie
-
-T = TypeVar("T")
 
 ACCOUNT = "web-chat"
 USER_PREFIX = "web-"
@@ -94,16 +83,6 @@ class ChatSummary:
     bot_name: str
     thumbs_up: bool | None
     at: datetime
-
-
-@dataclass(frozen=True)
-class OfferedCharacter:
-    """A character as the chat page offers it."""
-
-    key: str
-    name: str
-    intro: str
-    has_picture: bool = False
 
 
 @dataclass(frozen=True)
@@ -179,8 +158,7 @@ class BetaChat:
         self._duels = duels
         self._submissions = submissions
         self.may_choose_models = may_choose_models
-        self._bots = bots
-        self._characters = characters
+        self.offered = OfferedCharacters(self._account, bots, characters)
 
     async def consent(self) -> str:
         """A new visitor's cookie. Nothing is stored before this."""
@@ -204,60 +182,14 @@ class BetaChat:
             for row in rows
         ]
 
-    async def offered_characters(self) -> list[OfferedCharacter]:
-        """List the characters, without stored ones that are no longer public."""
-        found = [await self._offered_character(key, bot) for key, bot in self._bots.items()]
-        return [character for character in found if character is not None]
-
-    async def _offered_character(self, key: str, bot: WebBot) -> OfferedCharacter | None:
-        if isinstance(bot, Bot):
-            return OfferedCharacter(key, bot.name, bot.first_message or bot.memory)
-        cast = await self._cast(bot)
-        if cast is None:
-            return None
-        has_picture = await self._has_picture(cast.version)
-        return OfferedCharacter(
-            key, cast.bot.name, cast.bot.first_message or cast.bot.memory, has_picture
-        )
-
-    async def _cast(self, stored: StoredBot) -> CastCharacter | None:
-        account = await self._account()
-        try:
-            return await self._characters.bot(account, stored.character, user_name="You", seed="")
-        except (NotFound, NewerVersionNeeded):
-            return None
-
-    async def _has_picture(self, version: str) -> bool:
-        character_id, _, number = version.partition("@")
-        try:
-            return await self._characters.has_picture(
-                await self._account(), character_id, int(number) if number else None
-            )
-        except NotFound:
-            return False
-
-    async def _picture(self, version: str) -> File | None:
-        """Find the picture of a character's version, written ``ID@3``; None once it is private or deleted."""
-        character_id, _, number = version.partition("@")
-        try:
-            return await self._characters.picture(
-                await self._account(), character_id, int(number) if number else None
-            )
-        except NotFound:
-            return None
-
-    async def offered_picture(self, key: str) -> File:
-        """The picture of a character that is offered; NotFound without one."""
-        bot = self._bots.get(key)
-        picture = await self._picture(bot.character) if isinstance(bot, StoredBot) else None
-        return _found(picture)
-
     async def picture(self, visitor: Visitor, conversation_id: str) -> File:
-        """The picture of whom the visitor talks to, of the version that the conversation began with."""
+        """Return the picture of the conversation's character, in the version with which it began."""
         await self._require_own(visitor, conversation_id)
-        with _blind():
+        with blind():
             found = await self._conversations.read(await self._account(), conversation_id)
-        return _found(await self._picture(found.character) if found.character else None)
+        return require_picture(
+            await self.offered.picture(found.character) if found.character else None
+        )
 
     async def require_model(self, account: Account | None, named: str) -> SubmissionBrief:
         """Return the model that somebody chooses to talk to: a developer's own, or any if everybody may choose.
@@ -278,19 +210,19 @@ class BetaChat:
 
     async def open(self, visitor: Visitor, key: str, model: SubmissionBrief | None = None) -> str:
         """Open a conversation with a character, played by the chosen model or an assigned one. Return its id."""
-        bot = self._bots.get(key)
-        character = await self._offered_character(key, bot) if bot is not None else None
-        if bot is None or character is None:
+        character = await self.offered.find(key)
+        if character is None:
             raise NotFound("There is no such character.", hint="Choose one of those shown.")
         hour_ago = self._clock.now() - timedelta(hours=1)
         async with self._database.read() as session:
             if await queries.chat_count(session, visitor.id, hour_ago) >= CHATS_AN_HOUR:
                 raise TooManyAttempts(600)
-        whom = {"bot": bot} if isinstance(bot, Bot) else {"character": bot.character}
+        bot = self.offered.bot(key)
+        partner = {"bot": bot} if isinstance(bot, Bot) else {"character": bot.character}
         request = ConversationRequest(
-            user_id=visitor.user_id, consent=True, model=model.id if model else None, **whom
+            user_id=visitor.user_id, consent=True, model=model.id if model else None, **partner
         )
-        with _blind():
+        with blind():
             account = replace(await self._account(), may_choose_models=model is not None)
             opened = await self._conversations.open(account, request)
         row = VisitorChatRow(
@@ -311,7 +243,7 @@ class BetaChat:
 
     async def read(self, visitor: Visitor, conversation_id: str) -> Chat:
         row = await self._require_own(visitor, conversation_id)
-        with _blind():
+        with blind():
             found = await self._conversations.read(await self._account(), conversation_id)
         shown = [message for message in found.messages if not message.is_deleted]
         may_battle = self._battles.are_on(OPEN) and not found.is_chosen
@@ -320,7 +252,7 @@ class BetaChat:
             found.bot,
             shown,
             await self._rating(conversation_id) if row.thumbs_up is not None else None,
-            found.character is not None and await self._has_picture(found.character),
+            found.character is not None and await self.offered.has_picture(found.character),
             _swipes(found.messages),
             may_battle,
             await self._open_battle(conversation_id, shown) if may_battle else None,
@@ -338,7 +270,7 @@ class BetaChat:
     ) -> BattleRecord | None:
         if not shown:
             return None
-        with _blind():
+        with blind():
             found = await self._duels.list_battles(await self._account(), conversation_id)
         newest = found[-1] if found else None
         is_open = newest is not None and newest.outcome is None
@@ -350,17 +282,17 @@ class BetaChat:
         """Have two models answer the message, side by side; where only one can, it is an ordinary reply."""
         await self._require_own(visitor, conversation_id)
         stop = BattleStop()
-        with _blind():
+        with blind():
             account = await self._account()
             events = await self._battles.battle(account, conversation_id, request, stop)
-        return self._ongoing.begin_battle(conversation_id, _blinded(events), stop, turn)
+        return self._ongoing.begin_battle(conversation_id, blinded(events), stop, turn)
 
     async def vote(
         self, visitor: Visitor, conversation_id: str, battle_id: str, request: DuelVoteRequest
     ) -> None:
         """Say which of two replies is better; the conversation goes on with it."""
         await self._require_own(visitor, conversation_id)
-        with _blind():
+        with blind():
             await self._duels.vote(await self._account(), conversation_id, battle_id, request)
 
     async def send(
@@ -369,20 +301,20 @@ class BetaChat:
         """``turn`` is the page's own name of the turn, by which it may stop the reply."""
         await self._require_own(visitor, conversation_id)
         stop = Stop()
-        with _blind():
+        with blind():
             account = await self._account()
             events = await self._replies.send(account, conversation_id, request, stop=stop)
-        return self._ongoing.begin(conversation_id, _blinded(events), stop, turn)
+        return self._ongoing.begin(conversation_id, blinded(events), stop, turn)
 
     async def regenerate(
         self, visitor: Visitor, conversation_id: str, turn: str = ""
     ) -> OngoingReply:
         await self._require_own(visitor, conversation_id)
         stop = Stop()
-        with _blind():
+        with blind():
             account = await self._account()
             events = await self._replies.regenerate(account, conversation_id, stop)
-        return self._ongoing.begin(conversation_id, _blinded(events), stop, turn)
+        return self._ongoing.begin(conversation_id, blinded(events), stop, turn)
 
     async def edit(
         self,
@@ -396,7 +328,7 @@ class BetaChat:
         last = (await self.read(visitor, conversation_id)).last_user_message
         if last is None or last.id != message_id:
             raise Conflict("That is no longer your last message.", hint="Load the page again.")
-        with _blind():
+        with blind():
             await self._editor.delete_message(
                 await self._account(), conversation_id, message_id, with_following=True
             )
@@ -415,7 +347,7 @@ class BetaChat:
     async def choose(self, visitor: Visitor, conversation_id: str, message_id: str) -> None:
         """Go on with another one of the replies to the last message."""
         await self._require_own(visitor, conversation_id)
-        with _blind():
+        with blind():
             await self._editor.choose(await self._account(), conversation_id, message_id)
 
     async def judge(
@@ -423,7 +355,7 @@ class BetaChat:
     ) -> None:
         """Note what the user thinks of one reply; None takes it back."""
         await self._require_own(visitor, conversation_id)
-        with _blind():
+        with blind():
             await self._editor.rate_message(
                 await self._account(), conversation_id, message_id, thumbs_up
             )
@@ -450,7 +382,7 @@ class BetaChat:
     async def rate(self, visitor: Visitor, conversation_id: str, request: FeedbackRequest) -> None:
         """Rate the conversation, or change its rating while that is possible."""
         row = await self._require_own(visitor, conversation_id)
-        with _blind():
+        with blind():
             is_new = row.thumbs_up is None or await self._rating(conversation_id) is None
             if is_new:
                 await self._feedback.rate(await self._account(), conversation_id, request)
@@ -505,45 +437,3 @@ def _swipes(messages: Sequence[Message]) -> list[Message]:
             break
         replies.insert(0, message)
     return replies
-
-
-def _found(picture: File | None) -> File:
-    if picture is None:
-        raise NotFound("There is no such picture.")
-    return picture
-
-
-async def _blinded(events: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-    with _blind():
-        async with aclosing(events):
-            async for event in events:
-                yield event
-
-
-@contextmanager
-def _blind() -> Iterator[None]:
-    try:
-        yield
-    except GuanacoError as error:
-        raise _nameless(error) from None
-
-
-def _nameless(error: GuanacoError) -> GuanacoError:
-    """The same kind of error, in words that name no model."""
-    match error:
-        case MessageTooLong():
-            return InvalidInput("That message is too long.", hint="Say it in fewer words.")
-        case ConversationBusy() | NothingToRegenerate() | TooManyAttempts():
-            return error
-        case AlreadyRated() | RatingSettled():
-            return Conflict(
-                "Your rating can no longer be changed.", hint="Start a new conversation."
-            )
-        case BattlesOff():
-            return Conflict("Two answers at once are not on here.", hint="Send your message.")
-        case NotFound():
-            return NotFound("There is no such conversation.", hint="Start a new one.")
-        case Unavailable():
-            return Unavailable("Nobody can answer right now.", hint="Try again in a minute.")
-        case _:
-            return GuanacoError("That did not work.", hint="Try again in a minute.")

@@ -17,10 +17,10 @@ from guanaco.accounts import Role
 from guanaco.errors import Forbidden, Unauthenticated
 from guanaco_server.accounts.service import Account
 from guanaco_server.web import forms
-from guanaco_server.web.beta_chat import BetaChat, Visitor
+from guanaco_server.web.access.sessions import NewSession, SessionService
+from guanaco_server.web.access.viewer import NOBODY, Viewer, form_token
+from guanaco_server.web.chat.beta_chat import BetaChat, Visitor
 from guanaco_server.web.forms import FormKept
-from guanaco_server.web.sessions import NewSession, SessionService
-from guanaco_server.web.viewer import NOBODY, Viewer, form_token
 
 SESSION_COOKIE = "guanaco_session"
 CHAT_COOKIE = "guanaco_chat"

@@ -9,8 +9,8 @@ from datetime import timedelta
 from guanaco.competitions import RankingRule
 from guanaco.leaderboard import Leaderboard, LeaderboardRow
 from guanaco_server.leaderboard.ranking.history import PastScore, ScoreHistoryReader
-from guanaco_server.web import charts
-from guanaco_server.web.metric_tiles import METRICS, Metric
+from guanaco_server.web.views import charts
+from guanaco_server.web.views.metric_tiles import METRICS, Metric
 from guanaco_server.web.words import NOTHING, percent
 
 AVERAGE = 1_000.0

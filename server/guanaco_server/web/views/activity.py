@@ -9,8 +9,8 @@ from typing import Literal
 
 from guanaco_server.alerts.service import AlertService
 from guanaco_server.costs.service import CostService
-from guanaco_server.web import charts
-from guanaco_server.web.trends import TrendLine
+from guanaco_server.web.views import charts
+from guanaco_server.web.views.trends import TrendLine
 
 Period = Literal["day", "month"]
 SLOTS: dict[Period, tuple[int, timedelta]] = {
