@@ -309,8 +309,8 @@ def test_burst_exceeds_what_the_hour_and_others_make_likely() -> None:
     assert flags.is_burst(400, busy, none)
     assert flags.is_burst(250, quiet, (3, 1, 2))
     assert not flags.is_burst(250, quiet, (150, 120, 130))
-    assert flags.is_rush(250, (150, 120, 130))
-    assert not flags.is_rush(250, (3, 1, 2))
+    assert flags.is_rush_of_all(250, (150, 120, 130))
+    assert not flags.is_rush_of_all(250, (3, 1, 2))
 
 
 def test_hundred_ratings_in_a_minute_are_a_burst() -> None:

@@ -5,7 +5,7 @@ and what is kept is, for two neighbours, how many tokens the second adds to the 
 a doubt, ``is_exact`` says so, and whoever needs the figure counts the whole text.
 
 The tokenizer itself is in a process of its own (tokenization/). A thread waits for what it counts. On the event loop, work
-that needs a count which is not known ends with Uncounted; ``TokenCounter.counted`` has it counted, and runs the work again.
+that needs a count which is not known ends with TextsNotCounted; ``TokenCounter.counted`` has it counted, and runs the work again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class AddedTokens(NamedTuple):
 
 
 class TextCounts(Protocol):
-    """Counts texts, in a thread. On the event loop both raise Uncounted, and ``count_later`` is for that."""
+    """Counts texts, in a thread. On the event loop both raise TextsNotCounted, and ``count_later`` is for that."""
 
     def counts(self, texts: Sequence[str]) -> Sequence[int]:
         """Count the tokens of each text, without special tokens."""
