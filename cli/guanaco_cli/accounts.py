@@ -20,11 +20,18 @@ app = typer.Typer()
 @app.command(epilog="Example: guanaco login --url https://guanaco.example.com")
 def login(
     url: Annotated[
-        str | None, typer.Option(help="The server. [default: the profile's]", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="URL", help="The server. [default: the profile's]", show_default=False
+        ),
     ] = None,
     key: Annotated[
         str | None,
-        typer.Option(help="The API key; asked for, unseen, when not given.", show_default=False),
+        typer.Option(
+            metavar="KEY",
+            help="The API key; asked for, unseen, when not given.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
     """Store the server and your API key, after trying them."""
@@ -78,7 +85,9 @@ keys_app = typer.Typer(no_args_is_help=True)
 @keys_app.command(epilog="Example: guanaco keys create --role developer --name alice")
 def create(
     role: Annotated[Literal["developer", "backend", "admin"], typer.Option(help="What it may do.")],
-    name: Annotated[str, typer.Option(help="The account that it belongs to; made if new.")],
+    name: Annotated[
+        str, typer.Option(metavar="NAME", help="The account that it belongs to; made if new.")
+    ],
     may_choose_models: Annotated[
         bool,
         typer.Option(

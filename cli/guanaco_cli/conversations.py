@@ -34,7 +34,9 @@ OneMessage = Annotated[
     typer.Option("--message", metavar="MESSAGE", help="Only this reply; it counts for no score."),
 ]
 User = Annotated[str, typer.Option("--user", metavar="ID", help="The app's own id of the user.")]
-UserName = Annotated[str, typer.Option(help="The name by which the character calls the user.")]
+UserName = Annotated[
+    str, typer.Option(metavar="NAME", help="The name by which the character calls the user.")
+]
 Consent = Annotated[
     bool,
     typer.Option("--consent", help="The user agreed to talk to an experimental model."),
@@ -152,7 +154,7 @@ def open_conversation(
     _open(user, consent, who | more, user_name, model, external_id, notes, as_json, ())
 
 
-@app.command("import", epilog="Example: guanaco conversations import said.json --user u1 --consent")
+@app.command("import", epilog="Example: guanaco conversations import chat.json --user u1 --consent")
 def import_conversation(
     file: Annotated[
         Path,

@@ -90,10 +90,14 @@ def create(
         typer.Option("--only", metavar="ID", help="Only this submission of the sweep; repeat it."),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="The experiment's name. [default: of the sweep]")
+        str | None,
+        typer.Option(metavar="NAME", help="The experiment's name. [default: of the sweep]"),
     ] = None,
     competition: Annotated[
-        str | None, typer.Option(help="The app whose conversations take part. [default: all]")
+        str | None,
+        typer.Option(
+            metavar="ID", help="The competition whose conversations take part. [default: all]"
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

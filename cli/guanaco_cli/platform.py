@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-Host = Annotated[str | None, typer.Option(help="Address to listen on.", show_default=False)]
+Host = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="Address to listen on.", show_default=False)
+]
 Role = Annotated[
     Literal["all", "api", "worker"] | None,
     typer.Option(help="The role of this process. [default: all]", show_default=False),

@@ -29,11 +29,18 @@ def submit(
         str, typer.Argument(metavar="REPO", help="The Hugging Face model repo, org/name.")
     ],
     revision: Annotated[
-        str | None, typer.Option(help="Branch, tag or commit. [default: main]", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="REVISION", help="Branch, tag or commit. [default: main]", show_default=False
+        ),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(help="Shown on the leaderboard. [default: the repo's]", show_default=False),
+        typer.Option(
+            metavar="NAME",
+            help="Shown on the leaderboard. [default: the repo's]",
+            show_default=False,
+        ),
     ] = None,
     formatter: options.Formatter = "pygmalion",
     dtype: options.Dtype = "auto",
@@ -87,7 +94,10 @@ def check(
         str, typer.Argument(metavar="REPO", help="The Hugging Face model repo, org/name.")
     ],
     revision: Annotated[
-        str | None, typer.Option(help="Branch, tag or commit. [default: main]", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="REVISION", help="Branch, tag or commit. [default: main]", show_default=False
+        ),
     ] = None,
     formatter: options.Formatter = "pygmalion",
     dtype: options.Dtype = "auto",
