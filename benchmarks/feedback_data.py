@@ -16,10 +16,10 @@ SELECT 'dev-' || i, 'developer ' || i, 'developer', now() FROM generate_series(1
 UNION ALL SELECT 'bench-backend', 'backend', 'backend', now()
 """
 SUBMISSIONS = """
-INSERT INTO submissions (id, account_id, developer, repo, name, status, params, formatter, dtype, run, event_count,
+INSERT INTO submissions (id, account_id, developer, repo, name, status, params, formatter, dtype, run, event_count, artifact_key,
                          request_hash, created_at, updated_at)
 SELECT 'org-model-' || i || '_v1', 'dev-' || 1 + i % 100, 'developer ' || 1 + i % 100, 'org/model-' || i, 'model ' || i,
-       'deployed', '{}', '{}', 'auto', 1, 0, '', now() - interval '40 days', now()
+       'deployed', '{}', '{}', 'auto', 1, 0, 'artifact-' || i, '', now() - interval '40 days', now()
 FROM generate_series(0, :submissions - 1) i
 """
 RATED = f"""
