@@ -305,10 +305,13 @@ class ScoreHistory(BaseModel):
 
 
 class VoteFlag(BaseModel):
-    """The reason why a rating is left out of the votes. A flag that was lifted (the rule no longer holds) or allowed has no effect."""
+    """The reason why a rating or a duel is left out of the votes. A flag that was lifted (the rule no longer holds) or allowed has no effect."""
 
-    feedback_id: str
+    feedback_id: str = Field(description="The rating's id; of a duel, its battle's.")
     submission_id: str
+    rival_id: str | None = Field(
+        default=None, description="The other submission of a duel. Null for a rating."
+    )
     competition: str
     rule: str
     evidence: str

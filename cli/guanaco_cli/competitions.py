@@ -176,25 +176,33 @@ def flags(
     submission: Annotated[
         str | None, typer.Option(metavar="ID", help="Only of this submission. [default: all]")
     ] = None,
+    duels: Annotated[
+        bool | None,
+        typer.Option("--duels/--ratings", help="Only duels, or only ratings. [default: both]"),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="Flags at most.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List ratings that rules left out of the scores (admin).
+    """List ratings and duels that rules left out (admin).
 
     The newest come first.
     """
     with connect() as client:
-        found = client.vote_flags(competition=competition, submission_id=submission, limit=limit)
+        found = client.vote_flags(
+            competition=competition, submission_id=submission, duels=duels, limit=limit
+        )
     if as_json:
         console.json(found)
         return
     console.table(
-        ("when", "rating", "submission", "competition", "rule", "evidence", "state"),
+        ("when", "rating or duel", "submission", "competition", "rule", "evidence", "state"),
         [
             (
                 words.moment(flag.at),
                 flag.feedback_id,
-                flag.submission_id,
+                flag.submission_id
+                if flag.rival_id is None
+                else f"{flag.submission_id}, with {flag.rival_id}",
                 flag.competition,
                 flag.rule,
                 flag.evidence,
@@ -204,7 +212,8 @@ def flags(
         ],
     )
     if not found:
-        console.say("No rating was left out" + _of(competition, submission) + ".")
+        what = {None: "rating or duel", True: "duel", False: "rating"}[duels]
+        console.say(f"No {what} was left out{_of(competition, submission)}.")
 
 
 def _of(competition: str | None, submission: str | None) -> str:
@@ -252,10 +261,12 @@ def patterns(
 
 @votes_app.command(epilog="Example: guanaco votes allow fb_2a71c0de")
 def allow(
-    feedback_id: Annotated[str, typer.Argument(metavar="FEEDBACK_ID", help="The rating's id.")],
+    feedback_id: Annotated[
+        str, typer.Argument(metavar="ID", help="The rating's id, or the battle's.")
+    ],
     as_json: AsJson = False,
 ) -> None:
-    """Let a rating count, whatever rule has left it out (admin)."""
+    """Let a rating or duel count, whatever rule left it out (admin)."""
     with connect() as client:
         allowed = client.allow_vote(feedback_id)
     if as_json:

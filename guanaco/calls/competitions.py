@@ -201,13 +201,18 @@ def uniform_ratios(competition_id: str) -> Call[UniformRatios]:
 
 
 def vote_flags(
-    *, competition: str | None = None, submission_id: str | None = None, limit: int = 100
+    *,
+    competition: str | None = None,
+    submission_id: str | None = None,
+    duels: bool | None = None,
+    limit: int = 100,
 ) -> Call[list[VoteFlag]]:
-    """List the ratings that rules have left out, newest first. Admin.
+    """List the ratings and duels that rules have left out, newest first. Admin.
 
     Args:
         competition: The competition's id.
-        submission_id: Only ratings of this submission; None for all.
+        submission_id: Only ratings and duels of this submission; None for all.
+        duels: True for duels alone, False for ratings alone; None for both.
         limit: The most that are returned.
 
     Returns:
@@ -219,6 +224,7 @@ def vote_flags(
     """
     wanted = {"competition": competition, "submission": submission_id, "limit": str(limit)}
     params = {name: value for name, value in wanted.items() if value is not None}
+    params |= {} if duels is None else {"duels": str(duels).lower()}
     return get("/votes/flags", list[VoteFlag], params=params)
 
 
@@ -240,16 +246,16 @@ def vote_patterns(*, competition: str = OPEN, duels: bool = False) -> Call[list[
 
 
 def allow_vote(feedback_id: str) -> Call[list[VoteFlag]]:
-    """Let a rating count, whatever rule has left it out. Admin.
+    """Let a rating or a duel count, whatever rule has left it out. Admin.
 
     Args:
-        feedback_id: The rating's id.
+        feedback_id: The rating's id, or the battle's.
 
     Returns:
         A list of VoteFlag objects.
 
     Raises:
-        FeedbackNotFound: There is no such rating that you may read.
+        FlagNotFound: No rule has left it out.
     """
     return post(f"/votes/{segment(feedback_id)}/allow", list[VoteFlag])
 

@@ -168,8 +168,8 @@ REMEDIES: dict[str, Remedy] = {
         "`guanaco feedback ID` lists the ratings of a submission.",
     ),
     "flag_not_found": Remedy(
-        "No rule has left that rating out of the count.",
-        "`GET /votes/flags` lists the ratings that were left out.",
+        "No rule has left that rating or duel out of the count.",
+        "`GET /votes/flags` lists what was left out.",
     ),
     "forbidden": Remedy(
         "The key is valid, but its role does not allow this.",

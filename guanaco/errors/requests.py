@@ -213,7 +213,7 @@ class FlagNotFound(NotFound):
 
     def __init__(self, feedback_id: str) -> None:
         super().__init__(
-            f"No rule has left out the rating {feedback_id}.",
+            f"No rule has left out a rating or duel {feedback_id}.",
             hint="GET /api/v1/votes/flags lists what was.",
         )
 

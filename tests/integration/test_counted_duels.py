@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -58,40 +58,70 @@ class Arena(World):
     async def duel(
         self, user: str, a: str, b: str, outcome: str, replies: tuple[str, str] = ("A", "B")
     ) -> None:
-        """A recorded battle with a vote, as the gateway and the service store them."""
+        await self.duels(user, a, b, [outcome], replies)
+
+    async def duels(
+        self,
+        user: str,
+        a: str,
+        b: str,
+        outcomes: Sequence[str],
+        replies: tuple[str, str] = ("A", "B"),
+        takes_s: float = 1.0,
+    ) -> None:
+        """Recorded battles of one conversation with votes, as the gateway and the service store them."""
         conversation = await converse(self, self.backend, a, user, competition="autumn")
-        battle, now = f"battle_{uuid.uuid4().hex}", self.clock.now()
-        row = BattleRow(
-            id=battle,
-            conversation_id=conversation,
-            message_id=f"msg_{uuid.uuid4().hex}",
-            competition="autumn",
-            a_submission=a,
-            b_submission=b,
-            a_content=replies[0],
-            b_content=replies[1],
-            a_finish_reason="stop",
-            b_finish_reason="stop",
-            own_side="a",
-            continues_from="a",
-            outcome=outcome,
-            revision=1,
-            created_at=now,
-            voted_at=now,
-        )
-        vote = DuelRow(
-            battle_id=battle,
-            revision=1,
-            outcome=outcome,
-            continues_from="a",
-            at=now,
-            given_by=self.backend.id,
-        )
+        rows: list[BattleRow] = []
+        votes: list[DuelRow] = []
+        for outcome in outcomes:
+            battle, now = f"battle_{uuid.uuid4().hex}", self.clock.now()
+            rows.append(
+                BattleRow(
+                    id=battle,
+                    conversation_id=conversation,
+                    message_id=f"msg_{uuid.uuid4().hex}",
+                    competition="autumn",
+                    a_submission=a,
+                    b_submission=b,
+                    a_content=replies[0],
+                    b_content=replies[1],
+                    a_finish_reason="stop",
+                    b_finish_reason="stop",
+                    own_side="a",
+                    continues_from="a",
+                    outcome=outcome,
+                    revision=1,
+                    created_at=now,
+                    voted_at=now,
+                )
+            )
+            votes.append(
+                DuelRow(
+                    battle_id=battle,
+                    revision=1,
+                    outcome=outcome,
+                    continues_from="a",
+                    at=now,
+                    given_by=self.backend.id,
+                )
+            )
+            self.clock.advance(takes_s)
         async with self.database.write() as session:
-            session.add(row)
+            session.add_all(rows)
             await session.flush()
-            session.add(vote)
-        self.clock.advance(1)
+            session.add_all(votes)
+
+    async def rush(self, winner: str, loser: str) -> None:
+        """A hundred duels in which neither is better, then ninety within a minute that all go one way."""
+        await self.duels("calm", winner, loser, ["a", "b"] * 50, takes_s=60)
+        self.clock.advance(60 - self.clock.now().timestamp() % 60)
+        for number in range(6):
+            await self.duels(f"made-{number}", winner, loser, ["a"] * 15, takes_s=0.5)
+
+    async def flagged(self, **params: Any) -> list[dict[str, Any]]:
+        answer = await self.admin.get("/votes/flags", params={"limit": 1_000} | params)
+        found: list[dict[str, Any]] = answer.json()
+        return found
 
     async def board(self) -> dict[str, Any]:
         await self.scores.loop.run_once()
@@ -189,7 +219,7 @@ async def test_a_frozen_season_with_duels_comes_out_the_same(world: Arena) -> No
     await world.put(RULES | {"style_control": True})
     frozen = (await world.admin.post("/competitions/autumn/freeze")).json()
     season = json.loads(frozen["ranking"])
-    assert season["schema"] == 5
+    assert season["schema"] == 6
     assert season["duels"]["by_submission"] == {ONE: 12, TWO: 12}
     assert set(season["duels"]["style"]) == {"length", "markdown", "position"}
     assert {line["submission_id"] for line in season["standings"]} == {ONE, TWO, THREE}
@@ -324,6 +354,38 @@ async def test_results_of_pairs_use_only_counted_duels(world: Arena) -> None:
     score = pair["score"]
     assert (pair["first"], pair["second"]) == (ONE, TWO)
     assert (score["won"], score["lost"], score["tie"], score["both_bad"]) == (0, 0, 0, 1)
+
+
+async def test_burst_is_left_out_until_an_admin_allows_it(world: Arena) -> None:
+    await world.rush(ONE, TWO)
+    assert (await world.rows())[ONE]["duels"] == 100
+    found = await world.flagged(duels=True, competition="autumn")
+    assert {(flag["rule"], flag["submission_id"], flag["rival_id"]) for flag in found} == {
+        ("burst", ONE, TWO)
+    }
+    assert len(found) == len(await world.flagged(submission=TWO)) == 90
+    assert await world.flagged(duels=False) == []
+    begin = world.clock.now().replace(year=2020).isoformat()
+    await world.put(RULES, starts_at=world.clock.now().isoformat())
+    await world.board()
+    assert all(flag["lifted_at"] for flag in await world.flagged())
+    await world.put(RULES, starts_at=begin)
+    await world.board()
+    assert not any(flag["lifted_at"] for flag in await world.flagged())
+
+    first, second = found[0]["feedback_id"], found[1]["feedback_id"]
+    allowed = await world.admin.post(f"/votes/{first}/allow")
+    assert allowed.json()[0]["allowed_by"] is not None
+    assert (await world.rows())[ONE]["duels"] == 101
+    entries = (await world.admin.get("/audit")).json()["items"]
+    assert [one["subject"] for one in entries if one["action"] == "allow vote"] == [first]
+    world.clock.advance(1)
+    frozen = (await world.admin.post("/competitions/autumn/freeze")).json()
+    assert json.loads(frozen["ranking"])["duels"]["counted"] == 101
+    world.clock.advance(1)
+    await world.admin.post(f"/votes/{second}/allow")
+    check = (await world.admin.post("/competitions/autumn/recompute")).json()
+    assert check["is_same"] is True
 
 
 def rival_of(world: Arena, own: str, met: Mapping[str, int] | None = None) -> set[str | None]:

@@ -23,7 +23,9 @@ Given = tuple[str, str, str, str]  # user, a, b, outcome
 def breadths(duels: Sequence[Given]) -> dict[tuple[str, bool], VoteCount]:
     table = DuelTable()
     table.take(
-        RecordedDuel(f"battle-{n:05}", "app", user, a, b, ((NOON + timedelta(seconds=n), outcome),))
+        RecordedDuel(
+            f"battle-{n:05}", "app", user, a, b, ((NOON + timedelta(seconds=30 * n), outcome),)
+        )
         for n, (user, a, b, outcome) in enumerate(duels)
     )
     return table.counted(OWNERS, VotingWindow(NOON, None)).by_breadth()

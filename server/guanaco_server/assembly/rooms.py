@@ -144,6 +144,7 @@ def build_rooms(
         clock,
         submissions=submissions.service,
         competitions=competitions.service,
+        audit=accounts.audit,
     )
     activity = ConversationActivity(database, clock)
     scaling = build_scaling(

@@ -82,12 +82,14 @@ def router(
     async def read_flags(
         competition: str | None = None,
         submission: str | None = None,
+        duels: bool | None = None,
         limit: Limit = 100,
         account: Account = admin,
     ) -> list[VoteFlag]:
+        """Return ratings and duels that rules have left out, newest first. `duels` asks for duels alone, or for ratings alone."""
         if submission is not None:
             submission = await leaderboard.submission_id(account, submission)
-        return await flags.newest(competition, submission, limit)
+        return await flags.newest(competition, submission, limit, duels=duels)
 
     @routes.get("/votes/patterns")
     async def read_patterns(
@@ -98,6 +100,7 @@ def router(
 
     @routes.post("/votes/{feedback_id}/allow")
     async def allow_vote(feedback_id: str, account: Account = admin) -> list[VoteFlag]:
+        """Let a rating count whatever the rules say, or a duel by its battle's id."""
         return await flags.allow(account, feedback_id)
 
     @routes.get("/competitions/{competition_id}/season")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.chat.conversations.records import user_key
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
@@ -56,6 +57,7 @@ def build_leaderboard(
     *,
     submissions: SubmissionService,
     competitions: CompetitionService,
+    audit: AuditLog,
 ) -> LeaderboardRoom:
     verdicts = VerdictService(database, clock, competitions, submissions)
     counter = ScoreCounter(database, clock, submissions, competitions, DEFINITIONS)
@@ -74,6 +76,6 @@ def build_leaderboard(
         ),
         history=ScoreHistoryReader(database, clock),
         counts=RatingCounts(database),
-        flags=FlagService(database, clock, competitions, DuelReader(database, submissions)),
+        flags=FlagService(database, clock, competitions, DuelReader(database, submissions), audit),
         seasons=SeasonService(database, submissions, competitions),
     )

@@ -156,13 +156,31 @@ class CountedWindowRow(Table):
 
 
 class VoteFlagRow(Table):
-    """The audit trail of left-out ratings. A row changes only when its flag is lifted or allowed."""
+    """The audit trail of left-out ratings and duels. A row changes only when its flag is lifted or allowed.
+
+    ``feedback_id`` of a duel is its battle's, and ``rival_id`` the other submission; a rating has none.
+    """
 
     __tablename__ = "vote_flags"
+    __table_args__ = (
+        Index(
+            "ix_vote_flags_allowed",
+            "competition",
+            postgresql_where=text("allowed_at IS NOT NULL"),
+            sqlite_where=text("allowed_at IS NOT NULL"),
+        ),
+        Index(
+            "ix_vote_flags_duels",
+            "competition",
+            postgresql_where=text("rival_id IS NOT NULL"),
+            sqlite_where=text("rival_id IS NOT NULL"),
+        ),
+    )
 
     feedback_id: Mapped[str] = mapped_column(String(64), primary_key=True)
     rule: Mapped[str] = mapped_column(String(32), primary_key=True)
     submission_id: Mapped[str] = mapped_column(String(128), index=True)
+    rival_id: Mapped[str | None] = mapped_column(String(128))
     competition: Mapped[str] = mapped_column(String(64))
     evidence: Mapped[str]
     at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import Row, Select, delete, func, select, text, update
+from sqlalchemy import Row, Select, delete, func, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.database.bulk import BulkInsert
@@ -19,27 +19,67 @@ async def of_ratings(session: AsyncSession, feedback_ids: Iterable[str]) -> Sequ
 
 
 async def newest(
-    session: AsyncSession, competition: str | None, submission_id: str | None, limit: int
+    session: AsyncSession,
+    competition: str | None,
+    submission_id: str | None,
+    limit: int,
+    duels: bool | None,
 ) -> Sequence[VoteFlagRow]:
+    """Return the newest first: of ratings, of duels, or of both."""
     statement = select(VoteFlagRow)
+    if duels is not None:
+        has_rival = VoteFlagRow.rival_id.is_not(None)
+        statement = statement.where(has_rival if duels else ~has_rival)
     if competition is not None:
         statement = statement.where(VoteFlagRow.competition == competition)
     if submission_id is not None:
-        statement = statement.where(VoteFlagRow.submission_id == submission_id)
+        is_of = (VoteFlagRow.submission_id == submission_id, VoteFlagRow.rival_id == submission_id)
+        statement = statement.where(or_(*is_of))
     order = (VoteFlagRow.at.desc(), VoteFlagRow.feedback_id, VoteFlagRow.rule)
     return (await session.scalars(statement.order_by(*order).limit(limit))).all()
 
 
 async def allowed(
-    session: AsyncSession, competition: str, before: datetime
+    session: AsyncSession, competition: str, before: datetime | None
 ) -> set[tuple[str, str]]:
-    """Return the (rating, rule) pairs that an admin had allowed before that time."""
+    """Return the (rating or battle, rule) pairs that an admin has allowed, or had allowed before that time."""
+    row = VoteFlagRow
+    statement = select(row.feedback_id, row.rule).where(
+        row.competition == competition, row.allowed_at.is_not(None)
+    )
+    if before is not None:
+        statement = statement.where(row.allowed_at < before)
+    return {(feedback_id, rule) for feedback_id, rule in await session.execute(statement)}
+
+
+async def of_duels(session: AsyncSession, competition: str) -> dict[tuple[str, str], bool]:
+    """Return the (battle, rule) pairs of a competition's duels that were flagged, and whether each flag is lifted."""
+    row = VoteFlagRow
     rows = await session.execute(
-        select(VoteFlagRow.feedback_id, VoteFlagRow.rule).where(
-            VoteFlagRow.competition == competition, VoteFlagRow.allowed_at < before
+        select(row.feedback_id, row.rule, row.lifted_at.is_not(None)).where(
+            row.competition == competition, row.rival_id.is_not(None)
         )
     )
-    return {(feedback_id, rule) for feedback_id, rule in rows}
+    return {(battle_id, rule): is_lifted for battle_id, rule, is_lifted in rows}
+
+
+async def note_duels(session: AsyncSession, rows: Sequence[Mapping[str, object]]) -> None:
+    """Store flags of duels; one that was lifted holds again."""
+    bulk = BulkInsert(session, VoteFlagRow, rows)
+    statement = bulk.statement.on_conflict_do_update(
+        index_elements=["feedback_id", "rule"], set_={"lifted_at": None}
+    )
+    await session.execute(statement, bulk.parameters)
+
+
+async def lift(session: AsyncSession, rule: str, battles: Collection[str], at: datetime) -> None:
+    row = VoteFlagRow
+    await session.execute(
+        update(row)
+        .where(row.rule == rule, among(session, row.feedback_id, battles))
+        .values(lifted_at=at)
+        .execution_options(synchronize_session=False)
+    )
 
 
 def left_out() -> Select[str]:
@@ -49,12 +89,15 @@ def left_out() -> Select[str]:
     )
 
 
-async def allow(session: AsyncSession, feedback_id: str, at: datetime, by: str) -> None:
-    await session.execute(
+async def allow(session: AsyncSession, feedback_id: str, at: datetime, by: str) -> bool:
+    """Allow what no admin has allowed yet; return whether there was any."""
+    found = await session.execute(
         update(VoteFlagRow)
         .where(VoteFlagRow.feedback_id == feedback_id, VoteFlagRow.allowed_at.is_(None))
         .values(allowed_at=at, allowed_by=by)
+        .returning(VoteFlagRow.rule)
     )
+    return bool(found.all())
 
 
 async def add_to_slots(session: AsyncSession, counts: dict[tuple[str, str, int], int]) -> None:

@@ -1,4 +1,4 @@
-"""The audit trail of ratings that rules leave out, hints of votes that no rule catches, and an admin's decision against a rule."""
+"""The audit trail of ratings and duels that rules leave out, hints of votes that no rule catches, and an admin's decision against a rule."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from guanaco.errors import FlagNotFound
 from guanaco.leaderboard import VoteFlag, VotePattern
+from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
@@ -19,6 +20,8 @@ from guanaco_server.runtime import threads
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.statistics.votes import VoteCount
 
+ALLOW = "allow vote"
+
 
 class FlagService:
     def __init__(
@@ -27,23 +30,30 @@ class FlagService:
         clock: Clock,
         competitions: CompetitionService,
         duels: DuelReader,
+        audit: AuditLog,
     ) -> None:
         self._database = database
         self._clock = clock
         self._competitions = competitions
         self._duels = duels
+        self._audit = audit
         self._one_reads_duels = asyncio.Lock()
 
     async def newest(
-        self, competition: str | None, submission_id: str | None, limit: int
+        self,
+        competition: str | None,
+        submission_id: str | None,
+        limit: int,
+        *,
+        duels: bool | None = None,
     ) -> list[VoteFlag]:
-        """Return the newest first."""
+        """Return the newest first: of ratings, of duels, or of both."""
         async with self._database.read() as session:
-            rows = await queries.newest(session, competition, submission_id, limit)
+            rows = await queries.newest(session, competition, submission_id, limit, duels)
             return [_read(row) for row in rows]
 
     async def of_rating(self, feedback_id: str) -> list[VoteFlag]:
-        """Return the flags of one rating; none if no rule has left it out."""
+        """Return the flags of one rating or battle; none if no rule has left it out."""
         async with self._database.read() as session:
             return [_read(row) for row in await queries.of_ratings(session, [feedback_id])]
 
@@ -71,13 +81,18 @@ class FlagService:
         return _patterns(await threads.PAGES.run(valid.by_breadth))
 
     async def allow(self, account: Account, feedback_id: str) -> list[VoteFlag]:
-        """Let the rating count whatever the rules say, and return its flags. Allowing twice changes nothing."""
+        """Let the rating or the duel count whatever the rules say, and return its flags. Allowing twice changes nothing.
+
+        A rating is counted again by its submission; duels are all judged again by the next ranking.
+        """
         async with self._database.write() as session:
-            await queries.allow(session, feedback_id, self._clock.now(), account.name)
+            if await queries.allow(session, feedback_id, self._clock.now(), account.name):
+                await self._audit.note(session, account, ALLOW, feedback_id)
             rows = await queries.of_ratings(session, [feedback_id])
             if not rows:
                 raise FlagNotFound(feedback_id)
-            await counting_queries.ask_recounts(session, {row.submission_id for row in rows})
+            ratings = {row.submission_id for row in rows if row.rival_id is None}
+            await counting_queries.ask_recounts(session, ratings)
             return [_read(row) for row in rows]
 
 

@@ -1,9 +1,8 @@
 """Holds the duels of a competition in columns, and turns those that count into comparisons.
 
 A duel's outcome is the last vote within the competition's window. All duels of one user on the same two submissions together weigh
-one comparison, so that who votes on a pair fifty times does not outweigh fifty users. Two rules leave duels out, as they
-leave out ratings (flags/rules.py): those of chats that one of the submissions' own accounts had, and all of a user who had 20
-or more and always preferred the same developer.
+one comparison, so that who votes on a pair fifty times does not outweigh fifty users. What rules leave out (duel_rules.py) does
+not count, unless an admin has allowed it.
 
 A duel takes 76 bytes with an id of the platform's own, and its user some 250 once; as objects a duel took 620.
 """
@@ -11,16 +10,38 @@ A duel takes 76 bytes with an id of the platform's own, and its user some 250 on
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
-from guanaco.duels import DuelOutcome
 from guanaco_server.duels.records import RecordedDuel
 from guanaco_server.duels.scores import PairResults
 from guanaco_server.leaderboard.counting.votes import VotingWindow
-from guanaco_server.leaderboard.flags.rules import DEVOTED_RATINGS, Owner
+from guanaco_server.leaderboard.flags.rules import Owner, Rule
+from guanaco_server.leaderboard.ranking.duel_rows import (
+    BAD,
+    EPOCH,
+    HALF,
+    KINDS,
+    LOST,
+    ROW,
+    TICK,
+    UNKNOWN,
+    UNMEASURED,
+    WON,
+    WORTH,
+    NameCodes,
+    ticks_of,
+)
+from guanaco_server.leaderboard.ranking.duel_rules import (
+    UNOWNED,
+    DuelFlag,
+    Sides,
+    flags_of,
+    marks,
+    sides_of,
+)
 from guanaco_server.leaderboard.ranking.rules import Fit, VotesByUser
 from guanaco_server.leaderboard.ranking.style import Style
 from guanaco_server.statistics.duel_decisions import COUNTED_PER_USER
@@ -33,50 +54,9 @@ if TYPE_CHECKING:
 
     from guanaco_server.leaderboard.ranking.bradley_terry import Codes, Floats
     from guanaco_server.leaderboard.ranking.comparisons import CodedDuels
+    from guanaco_server.leaderboard.ranking.duel_rows import Flags, Rows
 
-    Rows: TypeAlias = NDArray[np.void]
-    Flags: TypeAlias = NDArray[np.bool_]
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-TICK = timedelta(microseconds=1)
-
-LOST, HALF, WON, BAD, UNKNOWN = (
-    0,
-    1,
-    2,
-    3,
-    -1,
-)  # what a vote is worth for side a, in halves; two bad replies are half a win too
-WORTH = {
-    DuelOutcome.A.value: WON,
-    DuelOutcome.B.value: LOST,
-    DuelOutcome.TIE.value: HALF,
-    DuelOutcome.BOTH_BAD.value: BAD,
-}
-KINDS = ("lost", "tied", "won", "both_bad")  # by outcome
-UNMEASURED = (-1, -1, -1, -1)
-ROW = [
-    ("user", "i4"),
-    ("a", "i4"),
-    ("b", "i4"),
-    ("outcome", "i1"),
-    ("at", "i8"),
-    ("style", "i4", (4,)),  # characters and marks of a, then of b
-]
-
-
-class NameCodes:
-    """Numbers names in the order in which they come."""
-
-    def __init__(self) -> None:
-        self.all: list[str] = []
-        self._codes: dict[str, int] = {}
-
-    def code(self, name: str) -> int:
-        if name not in self._codes:
-            self._codes[name] = len(self.all)
-            self.all.append(name)
-        return self._codes[name]
+AllowedFlags = Collection[tuple[str, str]]  # (battle, rule)
 
 
 @dataclass(frozen=True)
@@ -88,12 +68,14 @@ class DuelVotes:
         submissions: The name of each submission code.
         rows: A duel each, in the columns of ROW; None where there are no duels.
         terms: What differs in style, where the rule controls for it.
+        flags: Why duels are left out; those that an admin has allowed count all the same.
     """
 
     users: Sequence[str] = ()
     submissions: Sequence[str] = ()
     rows: Rows | None = None
     terms: Floats | None = None
+    flags: Sequence[DuelFlag] = ()
 
     @property
     def total(self) -> int:
@@ -264,18 +246,41 @@ class DuelTable:
         self._rows["style"][is_known] = before._rows["style"][places[is_known]]
 
     def counted(
-        self, owners: Mapping[str, Owner], window: VotingWindow, *, has_styles: bool = False
+        self,
+        owners: Mapping[str, Owner],
+        window: VotingWindow,
+        *,
+        has_styles: bool = False,
+        allowed: AllowedFlags = (),
+        with_bursts: bool = True,
     ) -> DuelVotes:
-        """Return the duels that count; where style is controlled for, only those whose replies are measured."""
-        rows = self._rows.copy()
+        """Return the duels that count.
+
+        Args:
+            owners: The owner of each submission.
+            window: When the competition takes votes.
+            has_styles: Style is controlled for: only those whose replies are measured.
+            allowed: The flags that an admin has allowed.
+            with_bursts: Without it, the rules are those of seasons up to schema 5.
+        """
+        import numpy as np
+
+        rows, names = self._rows.copy(), self._submissions.all
         rows["at"], rows["outcome"] = self._within(window)
-        counts = rows["outcome"] != UNKNOWN
+        sides = sides_of(rows, self._users.all, names, owners)
+        is_known = (rows["outcome"] != UNKNOWN) & (sides.a != UNOWNED) & (sides.b != UNOWNED)
+        rows, ids = rows[is_known], self._ids[is_known]
+        sides = Sides(*(side[is_known] for side in sides))
+        found = marks(rows, sides, names, owners, with_bursts=with_bursts)
+        let_in = {rule: [one.encode() for one, of in allowed if of == rule] for rule in Rule}
+        counts = np.ones(len(rows), dtype=bool)
+        for mark in found:
+            counts[mark.places[~np.isin(ids[mark.places], let_in[mark.rule])]] = False
         if has_styles:
-            counts &= self._is_measured
-        rows = rows[counts & self._is_between_others(owners)]
-        rows = rows[~self._is_by_loyal_user(rows, owners)]
-        terms = _terms(rows["style"]) if has_styles else None
-        return DuelVotes(self._users.all, self._submissions.all, rows, terms)
+            counts &= self._is_measured[is_known]
+        terms = _terms(rows["style"][counts]) if has_styles else None
+        flags = flags_of(found, rows, ids, names)
+        return DuelVotes(self._users.all, names, rows[counts], terms, flags)
 
     def _row(self, duel: RecordedDuel) -> tuple[Any, ...]:
         at, outcome = _ticks(duel)[-1]
@@ -301,8 +306,8 @@ class DuelTable:
         """Return when the first vote within the window was given, and what the last was worth, or UNKNOWN."""
         import numpy as np
 
-        begin = _tick(window.starts_at)
-        end = np.iinfo(np.int64).max if window.ends_at is None else _tick(window.ends_at)
+        begin = ticks_of(window.starts_at)
+        end = np.iinfo(np.int64).max if window.ends_at is None else ticks_of(window.ends_at)
         at = self._rows["at"].copy()
         worth = np.where((begin <= at) & (at < end), self._rows["outcome"], UNKNOWN)
         for id_, votes in self._revoted.items():
@@ -311,53 +316,10 @@ class DuelTable:
             at[place], worth[place] = within[0][0], within[-1][1]
         return at, worth
 
-    def _is_between_others(self, owners: Mapping[str, Owner]) -> Flags:
-        """Tell of each duel whether both sides are submissions of accounts other than the one that had the chat."""
-        import numpy as np
-
-        accounts, nobody = NameCodes(), -1
-        names = self._submissions.all
-        owner = np.asarray(
-            [accounts.code(owners[one].account_id) if one in owners else nobody for one in names],
-            dtype=np.int64,
-        )
-        apps = [accounts.code(user.partition("/")[0]) for user in self._users.all]
-        app = np.asarray(apps, dtype=np.int64)[self._rows["user"]]
-        a, b = owner[self._rows["a"]], owner[self._rows["b"]]
-        found: Flags = (a != nobody) & (b != nobody) & (a != app) & (b != app)
-        return found
-
-    def _is_by_loyal_user(self, rows: Rows, owners: Mapping[str, Owner]) -> Flags:
-        """Tell of each duel whether its user always preferred one developer, whoever stood against it."""
-        import numpy as np
-
-        developers, size = NameCodes(), len(self._users.all)
-        whose = np.asarray(
-            [
-                developers.code(owners[one].developer if one in owners else "")
-                for one in self._submissions.all
-            ],
-            dtype=np.int64,
-        )
-        preferred = whose[np.where(rows["outcome"] == WON, rows["a"], rows["b"])]
-        first, last = np.full(size, len(developers.all)), np.full(size, -1)
-        np.minimum.at(first, rows["user"], preferred)
-        np.maximum.at(last, rows["user"], preferred)
-        held = np.bincount(rows["user"], minlength=size)
-        is_half = (rows["outcome"] == HALF) | (rows["outcome"] == BAD)
-        halves = np.bincount(rows["user"][is_half], minlength=size)
-        devoted = (held >= DEVOTED_RATINGS) & (halves == 0) & (first == last)
-        found: Flags = devoted[rows["user"]]
-        return found
-
 
 def _ticks(duel: RecordedDuel) -> tuple[tuple[int, int], ...]:
     """Return each vote's time and worth. An outcome that only a newer version knows is worth nothing known."""
-    return tuple((_tick(at), WORTH.get(outcome, UNKNOWN)) for at, outcome in duel.votes)
-
-
-def _tick(at: datetime) -> int:
-    return (at - EPOCH) // TICK
+    return tuple((ticks_of(at), WORTH.get(outcome, UNKNOWN)) for at, outcome in duel.votes)
 
 
 def _number_within(groups: Codes) -> Codes:

@@ -12,6 +12,7 @@ from guanaco.competitions import Competition
 from guanaco_server.database.database import Database
 from guanaco_server.duels import records
 from guanaco_server.leaderboard.counting.votes import VotingWindow, window_of
+from guanaco_server.leaderboard.flags import queries as flag_queries
 from guanaco_server.leaderboard.flags.rules import Owner
 from guanaco_server.leaderboard.ranking.duel_table import NO_DUELS, DuelTable, DuelVotes
 from guanaco_server.leaderboard.ranking.style import Style, style_of
@@ -28,26 +29,44 @@ class DuelCache:
     def __init__(self) -> None:
         self._table = DuelTable()
         self._is_stale = False
+        self._allowed: set[tuple[str, str]] = set()
 
     def forget(self) -> None:
         """Have all duels read again. What was measured of replies stays, for they do not change."""
         self._is_stale = True
 
-    async def refresh(self, session: AsyncSession, competition: str, has_styles: bool) -> bool:
-        """Read what is new; return whether anything has changed. All is read again once duels were deleted."""
-        has_changed = not self._is_stale and await self._read_new(session, competition)
-        if self._is_stale or await records.count(session, competition) != len(self._table):
-            await self._read_all(session, competition)
+    async def refresh(self, session: AsyncSession, competition: Competition) -> bool:
+        """Read what is new; return whether anything has changed. All is read again once duels were deleted.
+
+        A flag that is allowed after the freeze of its competition changes nothing any more.
+        """
+        has_changed = not self._is_stale and await self._read_new(session, competition.id)
+        if self._is_stale or await records.count(session, competition.id) != len(self._table):
+            await self._read_all(session, competition.id)
             has_changed = True
-        if has_styles:
+        if competition.duels.style_control:
             await self._read_styles(session)
-        return has_changed
+        before, self._allowed = (
+            self._allowed,
+            await flag_queries.allowed(session, competition.id, competition.frozen_at),
+        )
+        return has_changed or before != self._allowed
 
     def votes(
-        self, owners: Mapping[str, Owner], window: VotingWindow, has_styles: bool
+        self,
+        owners: Mapping[str, Owner],
+        window: VotingWindow,
+        has_styles: bool,
+        with_bursts: bool,
     ) -> DuelVotes:
         """Return the duels that count."""
-        return self._table.counted(owners, window, has_styles=has_styles)
+        return self._table.counted(
+            owners,
+            window,
+            has_styles=has_styles,
+            allowed=self._allowed if with_bursts else (),
+            with_bursts=with_bursts,
+        )
 
     async def _read_new(self, session: AsyncSession, competition: str) -> bool:
         since = None if self._table.newest is None else self._table.newest - OVERLAP
@@ -101,9 +120,7 @@ class DuelReader:
         if competition.frozen_at is not None and competition.id in self._final:
             return False
         async with self._database.read() as session:
-            has_changed = await self._books[competition.id].refresh(
-                session, competition.id, competition.duels.style_control
-            )
+            has_changed = await self._books[competition.id].refresh(session, competition)
         if competition.frozen_at is not None:
             self._final.add(competition.id)
         return has_changed
@@ -112,8 +129,11 @@ class DuelReader:
         """Return the duels that count in the ranking, as the last ``refresh`` found them."""
         return await self.valid(competition) if competition.duels.counted else NO_DUELS
 
-    async def valid(self, competition: Competition) -> DuelVotes:
-        """Return the duels that no rule leaves out, also where the ranking does not count them."""
+    async def valid(self, competition: Competition, *, with_bursts: bool = True) -> DuelVotes:
+        """Return the duels that no rule leaves out, also where the ranking does not count them.
+
+        Without bursts: by the rules of seasons up to schema 5, against which no admin could allow anything.
+        """
         if not competition.duels.are_kept:
             return NO_DUELS
         if competition.id not in self._books:
@@ -126,7 +146,9 @@ class DuelReader:
         book, has_styles = self._books[competition.id], competition.duels.style_control
         if competition.frozen_at is not None:
             del self._books[competition.id]
-        return await threads.PAGES.run(book.votes, owners, window_of(competition), has_styles)
+        return await threads.PAGES.run(
+            book.votes, owners, window_of(competition), has_styles, with_bursts
+        )
 
     async def read(self, competition: Competition) -> DuelVotes:
         """Return the duels that count, from what is recorded now."""

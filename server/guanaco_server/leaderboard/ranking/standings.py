@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
@@ -27,8 +27,10 @@ from guanaco_server.leaderboard.counting import queries as counting_queries
 from guanaco_server.leaderboard.counting.aggregate import Aggregate
 from guanaco_server.leaderboard.counting.counter import CountedBatch
 from guanaco_server.leaderboard.counting.votes import VotingWindow, first_votes, window_of
+from guanaco_server.leaderboard.flags.duels import keep_trail
 from guanaco_server.leaderboard.ranking import queries
 from guanaco_server.leaderboard.ranking.continued_fit import ContinuedFit
+from guanaco_server.leaderboard.ranking.duel_rules import DuelFlag
 from guanaco_server.leaderboard.ranking.duel_table import NO_DUELS, DuelVotes
 from guanaco_server.leaderboard.ranking.duel_votes import DuelReader
 from guanaco_server.leaderboard.ranking.metrics import MetricValues, metrics_of
@@ -51,6 +53,7 @@ class RankedCompetition:
     competition: str
     shown: dict[str, Shown]
     duels: Mapping[tuple[str, str], PairResults]
+    flags: Sequence[DuelFlag]
 
 
 class StandingsPublisher:
@@ -90,6 +93,7 @@ class StandingsPublisher:
         self._rules: dict[str, Rules] = {}
         self._duel_counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._pairs: dict[str, Mapping[tuple[str, str], PairResults]] = {}
+        self._flags: dict[str, Sequence[DuelFlag]] = {}
         self._duels.forget()
         self._fits: dict[str, ContinuedFit] = {}
 
@@ -185,7 +189,7 @@ class StandingsPublisher:
         self, competition: Competition, changed: set[str], today: int, duels: DuelVotes
     ) -> RankedCompetition:
         """Compute the ranking. With a million votes it takes seconds, so it runs in a thread."""
-        pairs = duels.results_by_pair()
+        pairs, flags = duels.results_by_pair(), duels.flags
         if not competition.duels.counted:
             duels = NO_DUELS
         aggregates, metrics = self._aggregates[competition.id], self._metrics[competition.id]
@@ -210,7 +214,7 @@ class StandingsPublisher:
             score, one = standing.score, standing.submission_id
             if one in metrics:
                 shown[one] = (standing.rank, score.value, score.low, score.high, metrics[one])
-        return RankedCompetition(competition.id, shown, pairs)
+        return RankedCompetition(competition.id, shown, pairs, flags)
 
     async def _write(self, ranked: RankedCompetition, now: datetime) -> None:
         known = self._written[ranked.competition]
@@ -224,7 +228,10 @@ class StandingsPublisher:
             await upsert(session, StandingRow, rows)
             if self._pairs.get(ranked.competition) != ranked.duels:
                 await duel_records.replace_pairs(session, ranked.competition, ranked.duels)
+            if self._flags.get(ranked.competition) != ranked.flags:
+                await keep_trail(session, ranked.competition, ranked.flags, now)
             await claims.keep(session, moved)
+        self._flags[ranked.competition] = ranked.flags
         self._pairs[ranked.competition] = ranked.duels
         known.update(ranked.shown)
         self.ranked.add(ranked.competition)

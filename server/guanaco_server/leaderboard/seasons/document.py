@@ -12,6 +12,7 @@ the document, and keep the others: a season is always recomputed by the schema t
     3   the same, of a competition whose duels count: with the rule of duels, each one's number, and what style adds
     4   as 2, ranked by each user's first vote on a submission, whose counts are in it too; 1 to 3 take the latest one
     5   as 3, by first votes
+    6   as 5, without duels in bursts, and with those that an admin had allowed; 3 and 5 know neither
 """
 
 from __future__ import annotations
@@ -54,10 +55,11 @@ from guanaco_server.leaderboard.ranking.style import TERMS
 from guanaco_server.statistics.votes import VoteCount
 
 SCHEMA = 4
-SCHEMA_WITH_DUELS = 5
-SCHEMAS = (1, 2, 3, 4, 5)
-WITH_DUELS = (3, 5)
-BY_FIRST_VOTES = (4, 5)
+SCHEMA_WITH_DUELS = 6
+SCHEMAS = (1, 2, 3, 4, 5, 6)
+WITH_DUELS = (3, 5, 6)
+WITH_BURSTS = (6,)
+BY_FIRST_VOTES = (4, 5, 6)
 
 NONE = VoteCount(0, 0)
 AllowedFlags = Collection[tuple[str, str]]  # (rating, rule)

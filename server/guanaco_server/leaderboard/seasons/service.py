@@ -27,6 +27,7 @@ from guanaco_server.leaderboard.seasons.document import (
     SCHEMA,
     SCHEMA_WITH_DUELS,
     SCHEMAS,
+    WITH_BURSTS,
     WITH_DUELS,
     final_ranking,
     schema_of,
@@ -101,7 +102,8 @@ class SeasonService:
             allowed = await flag_queries.allowed(session, competition.id, frozen_at)
         duels = NO_DUELS
         if schema in WITH_DUELS:
-            duels = await DuelReader(self._database, self._submissions).read(competition)
+            reader = DuelReader(self._database, self._submissions)
+            duels = await reader.valid(competition, with_bursts=schema in WITH_BURSTS)
         return await threads.BACKGROUND.run(
             final_ranking, competition, ratings, owners, allowed, schema, duels
         )
