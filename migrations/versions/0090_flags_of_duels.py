@@ -1,7 +1,7 @@
-"""Adds the rival to flags, which says that a flag is of a duel.
+"""Adds the rival to flags, which says that a flag is of a duel, and an index of compared regenerations whose outcome is open.
 
 The version before flags ratings alone and counts duels that a burst holds; it lists flags of duels as if they were of ratings, and lets one
-count by its battle's id, which this version honours.
+count by its battle's id, which this version honours. It notes outcomes of regenerations when an admin looks at them.
 """
 
 from __future__ import annotations
@@ -24,3 +24,11 @@ def upgrade() -> None:
             postgresql_where=condition,
             sqlite_where=condition,
         )
+    undecided = sa.text("went_on IS NULL")
+    op.create_index(
+        "ix_regenerations_undecided",
+        "regenerations",
+        ["at"],
+        postgresql_where=undecided,
+        sqlite_where=undecided,
+    )

@@ -52,6 +52,9 @@ async def drawn(database: Database) -> list[tuple[str, str, bool]]:
 
 
 async def pairs(world: World) -> Any:
+    """Carry out the duty that notes outcomes, and read the results."""
+    while await world.platform.rooms.duels.regenerations.note_outcomes():
+        pass
     admin = await world.http(Role.ADMIN, "root")
     answer = await admin.get(f"/competitions/{OPEN}/regenerations")
     assert answer.status_code == 200, answer.text

@@ -192,6 +192,7 @@ class Platform:
             rooms.alerts.loop,
             rooms.feedback.copy_loop,
             rooms.leaderboard.loop,
+            rooms.duels.outcomes,
             rooms.idempotency.expiry,
             rooms.retention.duty,
             self._fleet_gauges,

@@ -114,14 +114,12 @@ async def was_compared(session: AsyncSession, own: str, conversations: Select[st
 
 
 async def undecided(
-    session: AsyncSession, competition: str, before: datetime, after: str, limit: int
+    session: AsyncSession, before: datetime, limit: int
 ) -> Sequence[tuple[str, str]]:
-    """Return compared regenerations from before that time of which it is not noted whether the user went on, by id, with their messages."""
+    """Return the oldest compared regenerations from before that time of which it is not noted whether the user went on, with their messages."""
     row = RegenerationRow
-    statement = select(row.id, row.message_id).where(
-        row.competition == competition, row.went_on.is_(None), row.at <= before, row.id > after
-    )
-    found = await session.execute(statement.order_by(row.id).limit(limit))
+    statement = select(row.id, row.message_id).where(row.went_on.is_(None), row.at <= before)
+    found = await session.execute(statement.order_by(row.at, row.id).limit(limit))
     return [(one, message_id) for one, message_id in found]
 
 

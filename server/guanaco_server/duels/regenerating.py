@@ -3,7 +3,7 @@
     claim     the conversation's turn, as for any regeneration
     generate  a second reply of the conversation's own submission, and one of a rival, side by side
     draw      once both are whole, a coin says which one the user gets; it is stored before anybody sees a word
-    decide    an hour later, or when the reply is deleted before, it is noted whether the user went on from it within the hour
+    decide    an hour later, by a duty of one process, or when the reply is deleted before, it is noted whether the user went on from it within the hour
 
 Whoever regenerates has rejected the old reply, so a new one against the old one says nothing of two submissions. Compared are only
 two new replies to the same rejection, of which a coin gives one. That leaves a bias too: who disliked a submission's reply may dislike its
@@ -86,10 +86,9 @@ class RegenerationService:
         return self._replies.answer(turn) if sides is None else self._compare(turn, sides)
 
     async def pairs(self, competition_id: str) -> list[RegenerationPair]:
-        """Note whose users went on in time, and return the results by pair of submissions."""
+        """Return the results by pair of submissions, of those whose outcome is noted."""
         competition = await self._competitions.find(competition_id)
         ends = [at for at in (competition.ends_at, competition.frozen_at) if at is not None]
-        await self._note_outcomes(competition_id)
         async with self._database.read() as session:
             counted = await queries.regenerations(
                 session, competition_id, competition.starts_at, min(ends, default=None)
@@ -103,18 +102,16 @@ class RegenerationService:
             found[own, rival] = RegenerationCount(**so_far)
         return scores_of_regenerations(found)
 
-    async def _note_outcomes(self, competition_id: str) -> None:
-        """Note whose users went on in time."""
-        before, after = self._clock.now() - DECIDED_AFTER, ""
-        while True:
-            async with self._database.write() as session:
-                found = await queries.undecided(
-                    session, competition_id, before, after, DECIDED_AT_ONCE
-                )
-                await records.decide(session, found)
-            if len(found) < DECIDED_AT_ONCE:
-                return
-            after = found[-1][0]
+    async def note_outcomes(self) -> int:
+        """Note of the oldest regenerations whose time is over whether the user went on; return how many there were."""
+        before = self._clock.now() - DECIDED_AFTER
+        async with self._database.read() as session:
+            if not await queries.undecided(session, before, 1):
+                return 0
+        async with self._database.write() as session:
+            found = await queries.undecided(session, before, DECIDED_AT_ONCE)
+            await records.decide(session, found)
+        return len(found)
 
     async def _is_compared(self, history: History) -> bool:
         """Tell whether this one is the user's first that replaces a reply of the conversation's submission, and is drawn by the rule."""

@@ -13,6 +13,7 @@ from guanaco_server.duels.regenerating import RegenerationService
 from guanaco_server.duels.service import DuelService
 from guanaco_server.routing.service import RoutingService
 from guanaco_server.runtime.clock import Clock
+from guanaco_server.runtime.duty import Duty
 from guanaco_server.settings import Settings
 from guanaco_server.submissions.service import SubmissionService
 
@@ -22,6 +23,7 @@ class DuelsRoom:
     battles: BattleService
     regenerations: RegenerationService
     service: DuelService
+    outcomes: Duty
 
 
 def build_duels(
@@ -43,8 +45,10 @@ def build_duels(
         chat.editor,
         Anonymizer(settings.phone_regions),
     )
+    regenerations = RegenerationService(database, clock, routing, chat.replies, competitions)
     return DuelsRoom(
         BattleService(database, clock, routing, chat.replies),
-        RegenerationService(database, clock, routing, chat.replies, competitions),
+        regenerations,
         service,
+        Duty("outcomes of regenerations", regenerations.note_outcomes),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, UniqueConstraint
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from guanaco.duels import DuelOutcome
@@ -75,7 +75,15 @@ class RegenerationRow(Table):
     """
 
     __tablename__ = "regenerations"
-    __table_args__ = (Index("ix_regenerations_competition_at", "competition", "at"),)
+    __table_args__ = (
+        Index("ix_regenerations_competition_at", "competition", "at"),
+        Index(
+            "ix_regenerations_undecided",
+            "at",
+            postgresql_where=text("went_on IS NULL"),
+            sqlite_where=text("went_on IS NULL"),
+        ),
+    )
 
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     conversation_id: Mapped[str] = mapped_column(

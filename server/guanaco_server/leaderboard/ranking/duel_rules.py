@@ -120,7 +120,9 @@ def marks(
     ]
 
 
-def _by_loyal_users(rows: Rows, submissions: Sequence[str], owners: Mapping[str, Owner]) -> list[Mark]:
+def _by_loyal_users(
+    rows: Rows, submissions: Sequence[str], owners: Mapping[str, Owner]
+) -> list[Mark]:
     """Find the users who always preferred one developer, whoever stood against it."""
     import numpy as np
 
