@@ -95,6 +95,19 @@ async def test_what_is_known_makes_room_for_what_is_not(
     assert (await world.row("behind")).yields_to is None
 
 
+async def test_of_two_alike_the_one_of_fewer_tokens_wakes(
+    database: Database,
+) -> None:
+    world = ByWorth(database, servers=2)
+    votes = {"leader": (900, 100), "behind": (100, 900), "brief": (5, 5), "talky": (5, 5)}
+    await world.begin("brief", "talky", "leader", "behind", **votes)
+    await world.look()
+    await world.deployments.record_use({"brief": 1_000.0, "talky": 9_000.0}, {})
+    await world.vote(brief=(7, 5), talky=(7, 5))
+    await world.look(STAY_S, "behind")
+    assert (await world.row("behind")).yields_to == "brief"
+
+
 async def test_what_makes_room_still_serves_while_it_has_traffic(database: Database) -> None:
     world = await with_a_newcomer(database)
     await world.look(STAY_S, "behind")

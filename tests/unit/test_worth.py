@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guanaco_server.scaling.duel_worth import worths_by_duels
-from guanaco_server.scaling.worth import NOTHING, Contender, Worth, best_change, worths
-from guanaco_server.scaling.worth_plan import SURE, USUAL_RATING_S, RatingPace
+from guanaco_server.scaling.rating_costs import SURE, USUAL_RATING_S, RatingPace, RatingTokens
+from guanaco_server.scaling.worth import NOTHING, Contender, Race, Worth, best_change, worths
 from guanaco_server.statistics.decisions import evidence
 from guanaco_server.statistics.duel_decisions import DuelCount
 from guanaco_server.statistics.votes import VoteCount
@@ -152,3 +152,45 @@ def test_the_pace_begins_again_where_ratings_are_gone() -> None:
     pace.note(NOW, 1_000, 2)
     pace.note(NOW + timedelta(minutes=10), 400, 2)
     assert pace.rating_s == USUAL_RATING_S
+
+
+def test_a_rating_that_takes_more_tokens_costs_more() -> None:
+    """100 ratings of a at 300 tokens each, 100 of b at 100: a usual one takes 200."""
+    tokens = RatingTokens()
+    assert tokens.relative("a") == 1
+    tokens.note({"a": 5_000.0}, {"a": 40, "b": 7, "new": 0})
+    tokens.note({"a": 35_000.0, "b": 10_000.0}, {"a": 140, "b": 107, "new": 0})
+    assert tokens.relative("a") == pytest.approx((30_000 + SURE * 200) / (100 + SURE) / 200)
+    assert tokens.relative("b") == pytest.approx((10_000 + SURE * 200) / (100 + SURE) / 200)
+    assert tokens.relative("new") == tokens.relative("unknown") == 1
+
+
+def test_tokens_without_ratings_make_the_next_one_dear() -> None:
+    tokens = RatingTokens()
+    tokens.note({}, {"a": 0, "silent": 0})
+    tokens.note({"a": 1_000.0, "silent": 1_000.0}, {"a": 10, "silent": 0})
+    assert tokens.relative("silent") == pytest.approx((1_000 + SURE * 200) / SURE / 200)
+
+
+def test_a_count_that_fell_is_measured_from_the_beginning() -> None:
+    tokens = RatingTokens()
+    for used, rated in ((0.0, 0), (1_000.0, 10), (100.0, 10)):
+        tokens.note({"a": used, "b": used * 3 if used else 0.0}, {"a": rated, "b": rated})
+    assert tokens.relative("a") == 1
+
+
+def test_recent_ratings_count_more_than_earlier_ones() -> None:
+    tokens = RatingTokens()
+    tokens.note({}, {"a": 0, "b": 0})
+    tokens.note({"a": 1_000.0, "b": 1_000.0}, {"a": 200, "b": 200})
+    early = tokens.relative("a")
+    tokens.note({"a": 3_000.0, "b": 2_000.0}, {"a": 400, "b": 400})
+    assert early == 1
+    usual = (1_500 + 1_000) / 400
+    assert tokens.relative("a") == pytest.approx((1_500 + SURE * usual) / (200 + SURE) / usual)
+
+
+def test_a_duel_counts_as_heard_for_both() -> None:
+    race = Race(MARGIN, {"far": VoteCount(1, 0), "near": VoteCount(0, 0)}, DUELS)
+    assert race.heard() == {"far": 200, "near": 120}
+    assert Race(MARGIN, {"far": VoteCount(1, 2)}).heard() == {"far": 3}

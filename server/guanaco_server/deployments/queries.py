@@ -123,6 +123,11 @@ async def note_traffic(session: AsyncSession, submission_id: str, at: datetime) 
     await _update(session, submission_id, (), last_traffic_at=at)
 
 
+async def add_tokens(session: AsyncSession, submission_id: str, count: float) -> None:
+    used = func.coalesce(DeploymentRow.used_tokens, 0.0) + count
+    await _update(session, submission_id, (), used_tokens=used)
+
+
 async def put_to_sleep(
     session: AsyncSession, submission_id: str, unused_since: datetime, now: datetime
 ) -> bool:

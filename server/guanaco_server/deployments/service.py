@@ -632,21 +632,25 @@ class DeploymentService(KnownEndpoints):
             )
 
     async def record_use(self, tokens: Mapping[str, float], busy_s: Mapping[str, float]) -> None:
-        """Write down by deployment which tokens it has used, and by engine for how long it was used, where GPUs are shared."""
+        """Write down by deployment which tokens it has used, and where GPUs are shared, what divides their cost."""
         users = Counter(self._engines.values())
-        busy_s = {engine: busy_s[engine] for engine in sorted(busy_s) if users[engine] > 1}
-        tokens = {key: tokens[key] for key in sorted(tokens) if self.engine_of(key) in busy_s}
-        if not busy_s or not self._engine.recipes.fleet.gpus:
+        shared = {engine: busy_s[engine] for engine in sorted(busy_s) if users[engine] > 1}
+        divided = {key: tokens[key] for key in sorted(tokens) if self.engine_of(key) in shared}
+        is_divided = bool(shared and self._engine.recipes.fleet.gpus)
+        if not tokens and not is_divided:
             return
         async with self._database.write() as session:
             await engines.lock(session)
-            await self.meter.note_use(session, tokens, busy_s, self._clock.now())
+            for key in sorted(tokens):
+                await queries.add_tokens(session, key, tokens[key])
+            if is_divided:
+                await self.meter.note_use(session, divided, shared, self._clock.now())
 
     async def record_traffic(self, times: Mapping[str, datetime]) -> None:
         """Write down when each of these submissions was last asked for something."""
         async with self._database.write() as session:
-            for submission_id, at in times.items():
-                await queries.note_traffic(session, submission_id, at)
+            for submission_id in sorted(times):
+                await queries.note_traffic(session, submission_id, times[submission_id])
 
     async def divide_costs(self, session: AsyncSession, row: DeploymentRow) -> None:
         """Divide what its engine costs between all that use it now."""

@@ -51,6 +51,8 @@ class DeploymentRow(Table):
     ``wanted_replicas`` is the autoscaler's, ``applied_replicas`` what the cluster was last told. ``capacity`` is
     what the stress check showed of one replica, ``start_s`` how long its last start took, ``wake_s`` its last start or swap.
 
+    ``used_tokens`` are those of all of its replies, weighted as for costs (``costs/meter.py``).
+
     ``yields_to`` is the deployment for which it makes room: it takes new conversations only where no other has room.
 
     ``base_key`` is the artifact that its server holds, where ``artifact_key`` is an adapter's.
@@ -87,6 +89,7 @@ class DeploymentRow(Table):
     capacity: Mapped[int | None]
     start_s: Mapped[float | None]
     wake_s: Mapped[float | None]
+    used_tokens: Mapped[float | None]
     yields_to: Mapped[str | None] = mapped_column(String(160))
     scaled_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     last_traffic_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

@@ -58,6 +58,17 @@ class Race:
             return sum(pair.total for pair in self.duels.values())
         return sum(votes.total for votes in self.votes.values())
 
+    def heard(self) -> dict[str, int]:
+        """Return how many of them each that takes part has; a duel counts for both."""
+        if self.duels is None:
+            return {name: votes.total for name, votes in self.votes.items()}
+        found = dict.fromkeys(self.votes, 0)
+        for pair, duels in self.duels.items():
+            for name in pair:
+                if name in found:
+                    found[name] += duels.total
+        return found
+
 
 @dataclass(frozen=True)
 class Contender:

@@ -8,13 +8,12 @@ One deployment at a time makes room:
 It takes no new conversations while another has room (routing/service.py), and sleeps when it was quiet for ``preempt_quiet_s``, which
 counts as part of the change's cost. A server stays at least as long as its last waking took, and as HEARD ratings take, an hour at most.
 
-The time of a server that a rating takes is measured over the last hour: the time of all servers, by the ratings that came. Samples are in memory; until
-there are some ratings a minute is taken.
+The time that a rating takes of a server is measured for each submission (rating_costs.py).
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -26,14 +25,12 @@ from guanaco_server.runtime import threads
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.budget import Budget, Room
 from guanaco_server.scaling.duel_worth import worths_by_duels
+from guanaco_server.scaling.rating_costs import RatingPace, RatingTokens
 from guanaco_server.scaling.usage import DeploymentUsage
 from guanaco_server.scaling.worth import HEARD, NOTHING, Contender, Race, Worth, best_change, worths
 
 ReadRaces = Callable[[], Awaitable[Sequence[Race]]]
 
-USUAL_RATING_S = 60.0
-SURE = 5  # ratings that the usual pace counts for
-PACE_WINDOW = timedelta(hours=1)
 USUAL_WAKE_S = 60.0
 LONGEST_STAY_S = 3_600.0
 
@@ -86,36 +83,6 @@ class Servers:
         return sum((_room(max(users, key=lambda row: row.gpu_count)) for users in engines), Room())
 
 
-class RatingPace:
-    """Measures how many seconds of a server one rating takes."""
-
-    def __init__(self) -> None:
-        self._samples: deque[tuple[datetime, int, float]] = deque()
-
-    def note(self, now: datetime, ratings: int, servers: int) -> None:
-        """Note how many ratings there are in all, and how many servers there were since the last note."""
-        if self._samples:
-            before, had, spent = self._samples[-1]
-            if ratings < had:  # a competition has ended, or somebody was erased
-                self._samples.clear()
-                spent = 0.0
-            else:
-                spent += servers * (now - before).total_seconds()
-        else:
-            spent = 0.0
-        self._samples.append((now, ratings, spent))
-        while self._samples[0][0] < now - PACE_WINDOW:
-            self._samples.popleft()
-
-    @property
-    def rating_s(self) -> float:
-        if not self._samples:
-            return USUAL_RATING_S
-        _, had, before = self._samples[0]
-        _, ratings, spent = self._samples[-1]
-        return (spent - before + SURE * USUAL_RATING_S) / (ratings - had + SURE)
-
-
 class WorthPlanner:
     """Plans once every ``interval_s``. ``read_races`` gives the running competitions."""
 
@@ -133,6 +100,7 @@ class WorthPlanner:
         self._longest_sleep = timedelta(seconds=longest_sleep_s)
         self._interval = timedelta(seconds=interval_s)
         self._pace = RatingPace()
+        self._tokens = RatingTokens()
         self._planned_at: datetime | None = None
         self._worth: dict[str, Worth] = {}
 
@@ -152,6 +120,7 @@ class WorthPlanner:
         races = await self._read_races()
         ratings = sum(race.ratings for race in races)
         self._pace.note(now, ratings, len(servers.awake))
+        self._tokens.note(_used_tokens(servers.rows), _ratings(races))
         chats = [row for row in servers.rows if servers.is_chat(row)]
         found: dict[str, Worth] = {}
         for race in races:
@@ -171,11 +140,15 @@ class WorthPlanner:
             race.votes[row.owner],
             is_awake=not is_asleep,
             wake_s=wake_s(row) + self._budget.quiet_s,
-            rating_s=self._pace.rating_s,
+            rating_s=self._rating_s(row),
             gpus=max(1, row.gpu_count),
             is_due=is_asleep and now - row.updated_at >= self._longest_sleep,
             owner=row.owner,
         )
+
+    def _rating_s(self, row: DeploymentRow) -> float:
+        """Return how many seconds of a server a rating of this one takes, by its tokens."""
+        return self._pace.rating_s * self._tokens.relative(row.owner)
 
     def _decide(self, servers: Servers, now: datetime) -> WorthPlan:
         movable = {
@@ -217,7 +190,7 @@ class WorthPlanner:
         return not self._budget.holds(taken + room) and self._budget.holds(left + room)
 
     def _may_go(self, row: DeploymentRow, servers: Servers, now: datetime) -> bool:
-        stay_s = max(wake_s(row), min(HEARD * self._pace.rating_s, LONGEST_STAY_S))
+        stay_s = max(wake_s(row), min(HEARD * self._rating_s(row), LONGEST_STAY_S))
         is_settled = row.phase is Phase.READY and now - row.updated_at >= timedelta(seconds=stay_s)
         return is_settled and servers.is_chat(row)
 
@@ -268,6 +241,22 @@ def wake_s(row: DeploymentRow) -> float:
 
 def _room(row: DeploymentRow) -> Room:
     return Room(row.gpu_count * row.wanted_replicas, row.wanted_replicas)
+
+
+def _used_tokens(rows: Sequence[DeploymentRow]) -> dict[str, float]:
+    """Return the tokens that each submission has used, a version beside it included."""
+    found = defaultdict[str, float](float)
+    for row in rows:
+        found[row.owner] += row.used_tokens or 0.0
+    return found
+
+
+def _ratings(races: Sequence[Race]) -> Counter[str]:
+    """Return how many ratings, or duels, each submission has in all races."""
+    found = Counter[str]()
+    for race in races:
+        found.update(race.heard())
+    return found
 
 
 def _weighed(contenders: Sequence[Contender], race: Race) -> dict[str, Worth]:
