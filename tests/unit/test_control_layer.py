@@ -166,6 +166,26 @@ async def test_open_replies_are_completed_before_it_sleeps(served: ServedArtifac
     assert served.state is State.SLEEPING
 
 
+async def test_a_server_swapped_meanwhile_refuses_to_sleep(
+    served: ServedArtifact, tmp_path: Path
+) -> None:
+    """Another worker has had it swapped while the order was on its way."""
+    engine = ScriptedEngine()
+    order = SleepRequest(KEEPS_WEIGHTS, 0, FIRST)
+    await served.swap(swap_to(tmp_path, SECOND), engine)
+    with pytest.raises(SwapRefused, match="another artifact by now"):
+        await served.sleep(order, engine)
+    assert served.accepts(SECOND)
+    await served.sleep(SleepRequest(KEEPS_WEIGHTS, 0, SECOND), engine)
+    assert engine.done == ["load d", "sleep 1"]
+
+
+def test_an_order_of_the_version_before_names_no_artifact() -> None:
+    read = SleepRequest.read(b'{"level": 1, "drain_s": 5}')
+    assert read == SleepRequest(KEEPS_WEIGHTS, 5)
+    assert SleepRequest.read(b'{"level": 1, "drain_s": 5, "artifact": "c"}').artifact == "c"
+
+
 async def sleep_and_wake(served: ServedArtifact, engine: ScriptedEngine) -> None:
     await served.sleep(SleepRequest(KEEPS_WEIGHTS, 0), engine)
     await served.wake(engine)

@@ -91,6 +91,8 @@ class MemoryModelServer:
     async def sleep(self, endpoint: str, order: SleepOrder) -> None:
         if not self.has_sleep_levels:
             raise CannotSleep("Its engine cannot sleep: only one on a GPU can.")
+        if self.artifacts.get(endpoint, order.artifact_key) != order.artifact_key:
+            raise CannotSleep("It serves another artifact by now.")
         self.asleep[endpoint] = order.level
 
     async def generate(self, endpoint: str, generation: Generation) -> AsyncGenerator[Chunk, None]:

@@ -154,9 +154,10 @@ class SleepLevel(IntEnum):
 
 @dataclass(frozen=True)
 class SleepOrder:
-    """How deep a model server is to sleep, and how long its open replies may take before."""
+    """How deep a model server is to sleep, the artifact that it must hold for that, and how long its open replies may take before."""
 
     level: SleepLevel
+    artifact_key: str
     token: str = field(repr=False)
     drain_s: float = 5.0
 

@@ -372,8 +372,11 @@ class DeploymentService(KnownEndpoints):
             return False
         return ASLEEP in held
 
-    async def sleep(self, engine: str, endpoint: str, level: SleepLevel) -> None:
-        """Have the server of deployments that all sleep leave its GPU's memory. ServerBusy if one was woken meanwhile; CannotSleep without control routes."""
+    async def sleep(self, engine: str, endpoint: str, level: SleepLevel, artifact_key: str) -> None:
+        """Have the server of deployments that all sleep leave its GPU's memory, if it holds this artifact.
+
+        ServerBusy if one was woken meanwhile; CannotSleep if it holds another artifact, or has no control routes.
+        """
         async with self._locks[deployment_name(engine)]:
             async with self._database.read() as session:
                 row = await session.get(EngineRow, engine)
@@ -382,7 +385,7 @@ class DeploymentService(KnownEndpoints):
                 raise ServerBusy("Another deployment uses the server by now.")
             if row is None or row.token is None:
                 raise CannotSleep("The server was started without control routes.")
-            order = self._model_server.sleep(endpoint, SleepOrder(level, row.token))
+            order = self._model_server.sleep(endpoint, SleepOrder(level, artifact_key, row.token))
             await await_order(order, lambda: self.look(engine))
 
     async def weights_bytes(self, deployment: Deployment) -> int:

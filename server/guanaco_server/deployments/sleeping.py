@@ -4,7 +4,8 @@
                                            └──▶ level 2: the same without the weights, where those would take too much memory
     asleep  ── one wakes ──▶ a swap (swaps.py), to the artifact that it kept too, wakes it
 
-A server that is on no GPU refuses the order, and waits as it is. Level 2 is for shapes alone that a swap supports: another server could not be
+A server that is on no GPU refuses the order, and waits as it is. The order names the artifact that is meant: a server that another worker
+has had swapped meanwhile refuses it too, and is asked again once it holds what it should. Level 2 is for shapes alone that a swap supports: another server could not be
 woken. Spares stay awake, as they may be taken at any moment.
 """
 
@@ -72,9 +73,10 @@ class SleepingServers:
             self._kept[engine] = 0
             return
         try:
-            await self._deployments.sleep(engine, endpoint, level)
+            await self._deployments.sleep(engine, endpoint, level, deployment.held_key)
         except CannotSleep:
-            self._kept[engine] = 0
+            if not await self._deployments.holds_another(users[0], seen.endpoints):
+                self._kept[engine] = 0
         except ModelServerFault as error:
             logger.info("%s does not sleep yet: %s", engine, error)
         else:

@@ -106,7 +106,9 @@ class VllmServer:
             raise refusal(status, answer)
 
     async def sleep(self, endpoint: str, order: SleepOrder) -> None:
-        given = {"level": order.level, "drain_s": order.drain_s}
+        given = {
+            "level": order.level, "artifact": order.artifact_key, "drain_s": order.drain_s,
+        }  # fmt: skip
         status, answer = await self._order(
             endpoint, SLEEP_PATH, order.token, given, order.drain_s + SLEEP_TIMEOUT_S
         )

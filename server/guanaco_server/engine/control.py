@@ -122,10 +122,11 @@ class SwapRequest:
 
 @dataclass(frozen=True)
 class SleepRequest:
-    """How deep to sleep, and how long open replies may take before it."""
+    """How deep to sleep, how long open replies may take before it, and the artifact that is meant; None if whichever is there is."""
 
     level: int
     drain_s: float
+    artifact: str | None = None
 
     @staticmethod
     def read(body: bytes) -> SleepRequest:
@@ -133,7 +134,8 @@ class SleepRequest:
         level = int(given["level"])
         if level not in (KEEPS_WEIGHTS, KEEPS_NOTHING):
             raise ValueError("no such level")
-        return SleepRequest(level, float(given["drain_s"]))
+        artifact = given.get("artifact")
+        return SleepRequest(level, float(given["drain_s"]), artifact and str(artifact))
 
 
 @dataclass(frozen=True)
@@ -233,6 +235,8 @@ class ServedArtifact:
     async def sleep(self, order: SleepRequest, weights: Weights) -> None:
         """Leave the GPU's memory once all replies are complete. SwapRefused where it cannot; any other error has broken it."""
         async with self._lock:
+            if order.artifact not in (None, self.key):
+                raise SwapRefused("It serves another artifact by now.")
             if self.state is State.SLEEPING and self._sleep_level == order.level:
                 return
             if not weights.can_sleep:
