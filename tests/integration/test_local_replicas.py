@@ -19,8 +19,10 @@ import pytest
 from guanaco.submissions import GenerationParams
 from guanaco_server.clusters.cluster import ReplicaPhase, ReplicaState
 from guanaco_server.clusters.local.cluster import LocalCluster
+from guanaco_server.deployments.health import HANGS_AFTER, HangDetector, ServerState, look
 from guanaco_server.deployments.model_server import Generation
 from guanaco_server.deployments.vllm_server import VllmServer
+from guanaco_server.runtime.clock import SystemClock
 from tests.fixtures.local_cluster import (
     IMPORTS,
     is_live,
@@ -71,6 +73,25 @@ async def test_each_replica_has_its_own_port_and_log(cluster: LocalCluster, tmp_
         assert log.read_text() == f"scripted engine on port {endpoint.rpartition(':')[2]}\n"
     assert (await seen(cluster)).endpoint == first
     assert await cluster.list_deployments() == ["m-tiny"]
+
+
+async def test_a_stopped_process_is_a_server_that_hangs(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """SIGSTOP: its port still takes connections, and nothing answers."""
+    await cluster.apply_deployment(replace(TWO, replicas=1))
+    (endpoint,) = await endpoints(cluster)
+    await until(lambda: listens(endpoint))
+    hangs, vllm = HangDetector(SystemClock(), 60), VllmServer()
+    assert not hangs.idle_hangs("tiny", await look(cluster, vllm, "m-tiny"))
+    os.killpg(os.getpgid(leader(tmp_path)), signal.SIGSTOP)
+    silent = await look(cluster, vllm, "m-tiny")
+    assert (silent.state, silent.silent) == (ServerState.STARTING, (endpoint,))
+    found = [hangs.idle_hangs("tiny", silent) for _ in range(HANGS_AFTER)]
+    assert found == [False] * (HANGS_AFTER - 1) + [True]
+    await vllm.close()
+    await cluster.delete("m-tiny")
+    assert await cluster.list_deployments() == []
 
 
 async def test_only_the_replica_that_died_is_started_again(

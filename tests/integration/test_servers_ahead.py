@@ -13,6 +13,7 @@ import pytest
 
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.deployment import Deployment
+from guanaco_server.deployments.health import HANGS_AFTER
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.scaling.spares import LOOK_S
 from tests.integration.test_swaps import FIRST, KEYS, LLAMA, OTHER, SECOND, THIRD, Hot, take
@@ -72,6 +73,22 @@ async def test_a_server_is_started_ahead_and_taken_over(database: Database, tmp_
     assert (found, deployment_name(taken.server_key)) == (endpoint, name)
     assert world.cluster.starts == []
     assert world.model_server.artifacts[endpoint] == KEYS[THIRD]
+
+
+async def test_a_spare_that_hangs_is_replaced_before_it_is_taken(
+    database: Database, tmp_path: Path
+) -> None:
+    world = Ahead(database)
+    name = await world.spare(tmp_path)
+    await world.look()
+    endpoint = world.cluster.deployments[name].state.endpoint
+    world.model_server.unhealthy.add(endpoint)
+    for _ in range(HANGS_AFTER):
+        assert world.spares() == [name]
+        await world.look()
+    await world.look()
+    (other,) = world.spares()
+    assert other != name
 
 
 async def test_what_is_served_comes_before_a_server_ahead(

@@ -19,6 +19,7 @@ from guanaco.submissions import Status
 from guanaco_server.artifacts.stores.memory import MemoryStore
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.deployment import Deployment
+from guanaco_server.deployments.health import HANGS_AFTER
 from guanaco_server.deployments.model_server import ModelServerFault, ServerBusy
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import EngineRow, Phase
@@ -175,6 +176,31 @@ async def test_hot_server_on_a_gpu_sleeps_until_a_swap(
     await world.reconciler.reconcile()
     assert world.model_server.asleep[endpoint] == level
     assert world.cluster.starts == []
+
+
+async def test_a_server_swapped_meanwhile_does_not_sleep(
+    database: Database, tmp_path: Path
+) -> None:
+    world = Hot(database)
+    world.model_server.has_sleep_levels = True
+    endpoint = await one_asleep_one_hot(world, tmp_path)
+    await wake(world, FIRST)
+    await world.deployments.put_to_sleep(FIRST, world.clock.now())
+    for held, level in ((KEYS[SECOND], None), (KEYS[FIRST], 1)):
+        world.model_server.artifacts[endpoint] = held
+        await world.reconciler.reconcile()
+        assert world.model_server.asleep.get(endpoint) == level
+
+
+async def test_a_kept_server_that_hangs_is_stopped(database: Database, tmp_path: Path) -> None:
+    world = Hot(database)
+    endpoint = await one_asleep_one_hot(world, tmp_path)
+    world.model_server.unhealthy.add(endpoint)
+    for _ in range(HANGS_AFTER - 1):
+        await world.reconciler.reconcile()
+        assert len(world.cluster.deployments) == 1
+    await world.reconciler.reconcile()
+    assert world.cluster.deployments == {}
 
 
 async def test_a_server_without_sleep_levels_waits_as_it_is(

@@ -5,7 +5,8 @@ A server hangs when it runs but does not answer for so long that it should be st
     ready before     ``HANGS_AFTER`` silent health checks in a row
     still starting   ``ready_timeout``
 
-A replica beside others that answer is judged alone. Where none answers, the deployment is judged as a whole.
+A replica beside others that answer is judged alone. Where none answers, the deployment is judged as a whole. A server that nobody uses is judged like one
+that was ready.
 """
 
 from __future__ import annotations
@@ -119,6 +120,7 @@ class HangDetector:
         self._clock = clock
         self._ready_timeout = timedelta(seconds=ready_timeout_s)
         self._failed_looks: dict[str, int] = {}
+        self._failed_idle_looks: dict[str, int] = {}  # by engine
         self._excused_until: dict[str, datetime] = {}
         self._silences: dict[str, dict[str, _Unanswered]] = {}
 
@@ -151,6 +153,18 @@ class HangDetector:
         failed = self._failed_looks.get(row.submission_id, 0) + 1
         self._failed_looks[row.submission_id] = 0 if failed >= HANGS_AFTER else failed
         return failed >= HANGS_AFTER
+
+    def idle_hangs(self, engine: str, seen: DeploymentHealth) -> bool:
+        """Return whether to stop a server that nobody uses, after a check of it."""
+        is_silent = seen.state is ServerState.STARTING
+        failed = self._failed_idle_looks.get(engine, 0) + 1 if is_silent else 0
+        self._failed_idle_looks[engine] = failed
+        return failed >= HANGS_AFTER
+
+    def forget_idle_but(self, engines: set[str]) -> None:
+        """Forget the servers of engines that are gone."""
+        for engine in self._failed_idle_looks.keys() - engines:
+            del self._failed_idle_looks[engine]
 
     def forget_all_but(self, submission_ids: set[str]) -> None:
         for memory in (self._failed_looks, self._silences, self._excused_until):

@@ -11,6 +11,7 @@ Every second, or at once when woken, and only while it leads (with nothing wishe
 - a deployment whose replicas, or whose regions, are not what they should be is applied again;
 - a server that runs with nobody wishing for it is stopped, and so is that of a deployment that sleeps;
 - a server on a GPU that is kept while its deployments sleep leaves the GPU's memory (``sleeping.py``);
+- a server that nobody uses and that hangs is stopped, before somebody takes it over;
 - a server may be started ahead of demand, by ``scaling/spares.py``.
 A deployment that is still ``starting`` belongs to its pipeline stage and is left alone, and so is one that is
 ``draining``: its rollout stops it. Deployments that share an engine are handled together: one of them leads, and acts for all. Each engine is handled in a task of its own, which the loop never waits for: while one is being worked on, the others go on. Actions on one
@@ -180,11 +181,13 @@ class Reconciler:
             pace.forget_all_but(wished.union(running))
         ids = {row.submission_id for row in rows}
         self._hangs.forget_all_but(ids)
-        self._sleeping.forget_all_but({row.server_key for row in rows})
+        engines = {row.server_key for row in rows}
+        self._sleeping.forget_all_but(engines)
+        self._hangs.forget_idle_but(engines.union(engine.id for engine in spares.values()))
         self._problems = {name: problem for name, problem in self._problems.items() if name in ids}
 
     def _reconcile_spare(self, name: str, engine: EngineRow, *, is_running: bool) -> None:
-        """End a server without users that is to stop, or ended itself; look after one that starts."""
+        """End a server without users that is to stop, or ended itself; look after the others."""
         is_starting = engine.spare is not None and engine.spare.is_starting
         if name in self._tasks or (is_starting and not is_running and AHEAD in self._tasks):
             return
@@ -193,6 +196,8 @@ class Reconciler:
             self._spawn(name, self._end_spare(engine.id))
         elif is_starting:
             self._spawn(name, self._check_spare_start(engine))
+        else:
+            self._spawn(name, self._check_spare(engine.id))
 
     def _spawn(self, name: str, work: Coroutine[None, None, None]) -> None:
         if name in self._tasks:
@@ -255,6 +260,15 @@ class Reconciler:
         except OUT_OF_REACH as error:
             logger.warning("%s cannot be seen to, trying again: %s", engine.id, error)
 
+    async def _check_spare(self, engine: str) -> None:
+        """End a server that waits, and hangs. If its shape is wanted, another one is started ahead."""
+        try:
+            if self._hangs.idle_hangs(engine, await self._deployments.look(engine)):
+                logger.warning("stopping %s, which nobody uses: it hangs", engine)
+                await self._deployments.end_spare(engine)
+        except OUT_OF_REACH as error:
+            logger.warning("%s cannot be looked at, trying again: %s", engine, error)
+
     async def _start_ahead_safely(self) -> None:
         try:
             await self._start_ahead()
@@ -316,13 +330,17 @@ class Reconciler:
             logger.info("stopped the server of %s: it is %s", row.submission_id, row.phase)
 
     async def _let_sleep(self, users: list[DeploymentRow], running: list[str]) -> None:
-        """Let a server sleep that is kept although all of its deployments do."""
+        """Let a server sleep that is kept although all of its deployments do. Stop one that hangs."""
         engine = users[0].server_key
         name = deployment_name(engine)
         if name not in running or any(row.phase is not Phase.SLEEPING for row in users):
             self._sleeping.forget(engine)
         elif name not in self._surplus:
-            await self._sleeping.settle(users)
+            if self._hangs.idle_hangs(engine, await self._deployments.look(engine)):
+                logger.warning("stopping the server of %s, which nobody uses: it hangs", engine)
+                await self._deployments.stop_if_unused(users[0])
+            else:
+                await self._sleeping.settle(users)
 
     async def _reconcile_deployment(
         self, row: DeploymentRow, others: list[DeploymentRow]
