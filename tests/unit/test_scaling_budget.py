@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -20,6 +21,7 @@ from guanaco_server.scaling.budget import (
     RoomPlan,
     Tenant,
     share,
+    shares_of,
     spare_replicas,
 )
 from guanaco_server.scaling.worth import Worth
@@ -95,6 +97,32 @@ def test_nobody_takes_from_one_who_has_less() -> None:
     )
     own = share(TWO, [tenant("a1", "ada"), tenant("b1", "bob")], [claim("a2", "ada")], Room(), NOW)
     assert own.victims == ["a1"], "but anybody may take from herself"
+
+
+def test_a_developer_with_more_than_a_share_makes_room_first() -> None:
+    """Four developers share four servers. Ada has two of them, which were used last."""
+    tenants = [tenant("a1", "ada", 400), tenant("a2", "ada", 300)]
+    tenants += [tenant("b1", "bob", 900, is_rated=True), tenant("c1", "cyd", 800)]
+    budget = Budget(max_model_servers=4, quiet_s=300)
+    assert share(budget, tenants, [claim("d1", "dan")], Room(), NOW).victims == ["a1"]
+
+
+def test_nobody_with_a_share_takes_the_last_engine_of_others() -> None:
+    """Bob's engine of two GPUs is as much as ada would have, of which a third of four is less."""
+    big = replace(tenant("b1", "bob", 900), room=Room(2, 1))
+    tenants = [tenant("a1", "ada", 0), big, tenant("c1", "cyd", 0)]
+    budget = Budget(max_gpus=4, quiet_s=300)
+    assert share(budget, tenants, [claim("a2", "ada")], Room(), NOW).victims == []
+    assert share(budget, tenants, [claim("d1", "dan")], Room(), NOW).victims == ["b1"]
+    own = [tenant("a1", "ada", 900), big, tenant("c1", "cyd", 0)]
+    assert share(budget, own, [claim("a2", "ada")], Room(), NOW).victims == ["a1"]
+
+
+def test_an_equal_share_is_of_all_who_have_or_ask() -> None:
+    shares = shares_of(TWO, [("ada", ONE), ("ada", ONE)], ["bob", "ada"])
+    assert (shares.share, shares.exceeds("ada"), shares.exceeds("bob")) == (1.0, True, False)
+    alone = shares_of(TWO, [("ada", ONE), ("ada", ONE)], ["ada"])
+    assert not alone.exceeds("ada")
 
 
 def test_what_is_larger_than_everything_is_told_so() -> None:

@@ -5,16 +5,18 @@ max-min fair. Where none is free, the least useful deployment is put to sleep fo
 conversation goes on:
 
 - which may go: ready, no open stream, no traffic for ``quiet_s``, ready for as long;
-- whose: the asking developer's own, or one of a developer who has at least as much as the asking one will have;
-- which first: the one of least worth, where that is known (worth_plan.py); those that have their ratings; then the one
-  whose traffic is longest ago.
+- whose: the asking developer's own, or one of a developer who has at least as much as the asking one will have; never a developer's last
+  one for somebody who has more than an equal share then (``Shares``);
+- which first: one of a developer who has more than an equal share; the one of least worth, where that is known (worth_plan.py); those that
+  have their ratings; then the one whose traffic is longest ago.
 
 A submission that was put to sleep without its ratings asks again, and gets room only when it is free and nobody else waits: the one of most worth first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -52,6 +54,42 @@ class Budget:
     def size(self, room: Room) -> int:
         """Return the size that is shared fairly: GPUs if they are limited, else model servers."""
         return room.gpus if self.max_gpus else room.servers
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The engines that developers have of a budget, and the equal share of each one who has or asks for some."""
+
+    budget: Budget
+    engines: Mapping[str, Sequence[Room]]
+    developers: Set[str]
+
+    @property
+    def share(self) -> float:
+        whole = self.budget.size(Room(self.budget.max_gpus, self.budget.max_model_servers))
+        return whole / max(1, len(self.developers))
+
+    def size(self, owner: str) -> int:
+        return sum(self.budget.size(room) for room in self.engines.get(owner, ()))
+
+    def exceeds(self, owner: str) -> bool:
+        """Tell whether a developer has several engines, and more than an equal share."""
+        return len(self.engines.get(owner, ())) > 1 and self.size(owner) > self.share
+
+    def may_take(self, asking: str, room: Room, owner: str) -> bool:
+        """Tell whether a developer may get this room from another one: not by taking the last engine for more than an equal share."""
+        if asking == owner or not self.engines.get(asking):
+            return True
+        is_last = len(self.engines.get(owner, ())) == 1
+        return not (is_last and self.size(asking) + self.budget.size(room) > self.share)
+
+
+def shares_of(budget: Budget, held: Iterable[tuple[str, Room]], asking: Iterable[str]) -> Shares:
+    """Return the shares of those who have engines and of those who ask for some."""
+    engines = defaultdict[str, list[Room]](list)
+    for owner, room in held:
+        engines[owner].append(room)
+    return Shares(budget, dict(engines), engines.keys() | set(asking))
 
 
 @dataclass(frozen=True)
@@ -105,13 +143,22 @@ def share(
     now: datetime,
 ) -> RoomPlan:
     """Decide who gets room. ``leaving`` is the room of model servers that are being stopped."""
-    return _Sharing(budget, list(tenants), leaving, now).share(claims)
+    asking = frozenset(claim.owner for claim in claims)
+    return _Sharing(budget, list(tenants), asking, leaving, now).share(claims)
 
 
 class _Sharing:
-    def __init__(self, budget: Budget, tenants: list[Tenant], leaving: Room, now: datetime) -> None:
+    def __init__(
+        self,
+        budget: Budget,
+        tenants: list[Tenant],
+        asking: Set[str],
+        leaving: Room,
+        now: datetime,
+    ) -> None:
         self._budget = budget
         self._tenants = tenants
+        self._asking = asking
         self._leaving = leaving
         self._now = now
         self._plan = RoomPlan()
@@ -148,12 +195,15 @@ class _Sharing:
         """Choose the fewest victims that make room, the least useful first. Choose none if even all of them are not enough."""
         before, victims = list(self._tenants), list[Tenant]()
         while not self._fits(claim, Room()):
-            candidates = [tenant for tenant in self._tenants if self._may_go(tenant, claim)]
+            shares = self._shares()
+            candidates = [t for t in self._tenants if self._may_go(t, claim, shares)]
             if not candidates:
                 self._tenants = before
                 self._plan.waits[claim.submission_id] = self._why(claim)
                 return
-            victims.append(min(candidates, key=_usefulness))
+            victims.append(
+                min(candidates, key=lambda t: (not shares.exceeds(t.owner), _usefulness(t)))
+            )
             self._tenants.remove(victims[-1])
         names = sorted(victim.submission_id for victim in victims)
         self._plan.victims.extend(names)
@@ -176,8 +226,14 @@ class _Sharing:
     def _has(self, owner: str) -> int:
         return sum(self._budget.size(t.room) for t in self._tenants if t.owner == owner)
 
-    def _may_go(self, tenant: Tenant, claim: Claim) -> bool:
-        return self._is_quiet(tenant) and self._is_fair(tenant, claim)
+    def _shares(self) -> Shares:
+        held = ((tenant.owner, tenant.room) for tenant in self._tenants)
+        return shares_of(self._budget, held, self._asking)
+
+    def _may_go(self, tenant: Tenant, claim: Claim, shares: Shares) -> bool:
+        is_fair = self._is_fair(tenant, claim)
+        may_take = shares.may_take(claim.owner, claim.room, tenant.owner)
+        return self._is_quiet(tenant) and is_fair and may_take
 
     def _is_quiet(self, tenant: Tenant) -> bool:
         quiet = timedelta(seconds=self._budget.quiet_s)

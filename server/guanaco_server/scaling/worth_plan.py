@@ -5,6 +5,9 @@ One deployment at a time makes room:
     for one that waits for room (a new one, or one whose conversation goes on), the one that is worth least
     otherwise for the one that sleeps and is worth clearly more, its waking counted
 
+For one that waits, a developer who has more than an equal share of the budget makes room first. No developer loses the last engine to one who has more than
+an equal share then (budget.py).
+
 It takes no new conversations while another has room (routing/service.py), and sleeps when it was quiet for ``preempt_quiet_s``, which
 counts as part of the change's cost. A server stays at least as long as its last waking took, and as HEARD ratings take, an hour at most.
 
@@ -23,7 +26,7 @@ from guanaco_server.deployments.swaps import IdleServer
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime import threads
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.scaling.budget import Budget, Room
+from guanaco_server.scaling.budget import Budget, Room, Shares, shares_of
 from guanaco_server.scaling.duel_worth import worths_by_duels
 from guanaco_server.scaling.rating_costs import RatingPace, RatingTokens
 from guanaco_server.scaling.usage import DeploymentUsage
@@ -78,9 +81,19 @@ class Servers:
             and not row.is_beside
         )
 
+    def owner_of(self, row: DeploymentRow) -> str:
+        """Return the developer."""
+        known = self.usage.get(row.owner)
+        return known.ownership.owner if known else ""
+
+    def shares(self, budget: Budget, claimants: Set[str]) -> Shares:
+        """Return what each developer has, an engine that is shared counting for the first, beside those of the claimants."""
+        held = [(self.owner_of(users[0]), _room_of_all(users)) for users in self.awake.values()]
+        asking = {self.owner_of(row) for row in self.rows if row.submission_id in claimants}
+        return shares_of(budget, held, asking)
+
     def room(self) -> Room:
-        engines = self.awake.values()
-        return sum((_room(max(users, key=lambda row: row.gpu_count)) for users in engines), Room())
+        return sum((_room_of_all(users) for users in self.awake.values()), Room())
 
 
 class WorthPlanner:
@@ -174,10 +187,20 @@ class WorthPlanner:
         by_id = {row.submission_id: row for row in servers.rows}
         waiting = self._first_waiting(servers)
         claimants = self._asleep(servers) if waiting is None else {waiting.submission_id}
-        taken = servers.room()
-        for last in sorted(movable, key=lambda name: (worth.get(name, NOTHING).rate, name)):
-            left = taken - _room(max(movable[last], key=lambda row: row.gpu_count))
-            fitting = {name for name in claimants if self._needs(by_id[name], taken, left)}
+        taken, shares = servers.room(), servers.shares(self._budget, claimants)
+
+        def turn(name: str) -> tuple[bool, float, str]:
+            owner, rate = servers.owner_of(by_id[name]), worth.get(name, NOTHING).rate
+            return waiting is not None and not shares.exceeds(owner), rate, name
+
+        for last in sorted(movable, key=turn):
+            left, owner = taken - _room_of_all(movable[last]), servers.owner_of(by_id[last])
+            fitting = {
+                name
+                for name in claimants
+                if self._needs(by_id[name], taken, left)
+                and shares.may_take(servers.owner_of(by_id[name]), _room(by_id[name]), owner)
+            }
             if waiting is not None and fitting:
                 return waiting.submission_id, last
             if waiting is None and (change := best_change(worth, [last], fitting)):
@@ -241,6 +264,11 @@ def wake_s(row: DeploymentRow) -> float:
 
 def _room(row: DeploymentRow) -> Room:
     return Room(row.gpu_count * row.wanted_replicas, row.wanted_replicas)
+
+
+def _room_of_all(users: Sequence[DeploymentRow]) -> Room:
+    """Return the room of an engine."""
+    return _room(max(users, key=lambda row: row.gpu_count))
 
 
 def _used_tokens(rows: Sequence[DeploymentRow]) -> dict[str, float]:
