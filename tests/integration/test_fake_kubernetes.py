@@ -61,6 +61,8 @@ async def test_what_a_manager_no_longer_applies_goes_and_anothers_stays(api: Kub
     await apply_as(api, "one", secret(a="1", b="1"))
     await apply_as(api, "two", secret(c="2"))
     assert (await apply_as(api, "one", secret(b="1")))["data"] == {"b": "1", "c": "2"}
+    await apply_as(api, "two", secret(b="1", c="2"))
+    assert (await apply_as(api, "one", secret()))["data"] == {"b": "1", "c": "2"}, "of both"
 
 
 async def test_a_field_of_another_manager_is_a_conflict_unless_forced(api: KubernetesApi) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -319,6 +320,14 @@ async def test_a_server_starts_where_its_artifact_was_served_before(
         await world.deployments.apply(deployment)
         again = kubernetes.server.store.get(("deployments", "models", NAME))
         assert near_of(again["spec"]["template"]["spec"]) == ("node-2",), "nothing restarts"
+
+        before = deepcopy(again)  # as the version before applies it, which knows no preference
+        for field in ("resourceVersion", "uid"):
+            before["metadata"].pop(field, None)
+        del before["spec"]["template"]["spec"]["affinity"]
+        await kubernetes.api().apply(before)
+        kept = kubernetes.server.store.get(("deployments", "models", NAME))
+        assert near_of(kept["spec"]["template"]["spec"]) == ("node-2",), "nothing restarts"
     finally:
         await world.server.close()
         await cluster.close()

@@ -138,13 +138,16 @@ class KubernetesApi:
         """Return the List object: ``items``, and the version from which to watch."""
         return await self.call("GET", kind.path(self.namespace), selectors)
 
-    async def apply(self, manifest: Json) -> Json:
-        """Apply the manifest on the server's side. Two workers that apply at once both get the resulting object."""
+    async def apply(self, manifest: Json, manager: str = MANAGER) -> Json:
+        """Apply the manifest on the server's side. Two workers that apply at once both get the resulting object.
+
+        A field that this manager no longer applies is removed, unless another manager applies it.
+        """
         kind = KINDS[manifest["kind"]]
         path = kind.path(self.namespace, manifest["metadata"]["name"])
         for attempt in range(CONFLICT_TRIES):
             try:
-                query = {"fieldManager": MANAGER, "force": "true"}
+                query = {"fieldManager": manager, "force": "true"}
                 return await self.call("PATCH", path, query, manifest, APPLY)
             except UnexpectedStatus as answered:
                 if answered.status != 409:

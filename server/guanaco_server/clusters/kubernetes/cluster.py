@@ -49,6 +49,7 @@ from guanaco_server.clusters.kubernetes.manifests import (
 )
 from guanaco_server.clusters.kubernetes.names import (
     ASKED_REPLICAS,
+    PLACE_MANAGER,
     SPEC,
     WORKER,
     Json,
@@ -58,7 +59,7 @@ from guanaco_server.clusters.kubernetes.names import (
     object_name,
 )
 from guanaco_server.clusters.kubernetes.options import KubernetesOptions
-from guanaco_server.clusters.kubernetes.pods import near_of
+from guanaco_server.clusters.kubernetes.pods import affinity_of, near_of, place_object
 from guanaco_server.clusters.kubernetes.pools import Pools
 from guanaco_server.clusters.kubernetes.status import (
     ended_pods,
@@ -145,7 +146,8 @@ class KubernetesCluster:
                 workload_object(replace(spec, replicas=0), self._options)
             )
             await self._apply_owned(spec, owner)
-            applied = await self._api.apply(await self._wanted(spec, owner))
+            wanted = await self._wanted(spec, owner)
+            applied = await self._own_place(wanted, await self._api.apply(wanted))
             self._informers.note(KINDS[applied["kind"]], applied)
             if applied["metadata"]["uid"] != owner["metadata"]["uid"]:
                 await self._apply_owned(spec, applied)  # somebody has deleted the owner meanwhile
@@ -268,6 +270,16 @@ class KubernetesCluster:
         if claimed:
             wanted["metadata"]["annotations"][ASKED_REPLICAS] = str(spec.replicas)
         return wanted
+
+    async def _own_place(self, wanted: Json, applied: Json) -> Json:
+        """Own the pods' preference by a second manager, which keeps it where a worker of the version before applies a template without one.
+
+        A preference that is no longer wanted goes. The template of a Deployment that has the right one does not change.
+        """
+        affinity = affinity_of(wanted)
+        if affinity == affinity_of(applied) == {}:
+            return applied
+        return await self._api.apply(place_object(wanted, affinity), PLACE_MANAGER)
 
     def _as_placed(self, spec: DeploymentSpec, current: Json | None) -> DeploymentSpec:
         """Keep the machines that the pods of this very spec prefer already: others would be another template, and restart them."""

@@ -9,6 +9,9 @@ from typing import Any
 Json = dict[str, Any]
 
 MANAGER = "guanaco"  # the field manager of everything that we apply
+PLACE_MANAGER = (
+    "guanaco-place"  # of pods' preferences too, which a version that knows none so does not remove
+)
 MANAGED_BY = "app.kubernetes.io/managed-by"
 COMPONENT = "app.kubernetes.io/component"
 NAME = "guanaco.dev/name"

@@ -112,6 +112,23 @@ def near_affinity(machines: Sequence[str]) -> Json:
     return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}
 
 
+def affinity_of(workload: Json) -> Json:
+    """Return the preferences of a Deployment's pods; those of a group of pods are not ours."""
+    pod = workload["spec"].get("template", {}).get("spec", {})
+    return dict(pod.get("affinity") or {})
+
+
+def place_object(workload: Json, affinity: Json) -> Json:
+    """Make what is applied of a Deployment to own nothing but its pods' preferences."""
+    pod = {"affinity": affinity} if affinity else {}
+    return {
+        "apiVersion": workload["apiVersion"],
+        "kind": workload["kind"],
+        "metadata": {"name": workload["metadata"]["name"]},
+        "spec": {"template": {"spec": pod}},
+    }
+
+
 def near_of(pod: Json) -> tuple[str, ...]:
     """Return the machines that ``near_affinity`` has this pod's spec prefer."""
     node = pod.get("affinity", {}).get("nodeAffinity", {})
