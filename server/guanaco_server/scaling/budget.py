@@ -1,4 +1,4 @@
-"""Shares room when there is not enough for all. It is a pure function of who has room and who asks for it.
+"""BudgetShares room when there is not enough for all. It is a pure function of who has room and who asks for it.
 
 Free room is given first to the developer who has the least, then to who asked first: filled so, drop by drop, it is
 max-min fair. Where none is free, the least useful deployment is put to sleep for a new submission, or for one whose
@@ -6,7 +6,7 @@ conversation goes on:
 
 - which may go: ready, no open stream, no traffic for ``quiet_s``, ready for as long;
 - whose: the asking developer's own, or one of a developer who has at least as much as the asking one will have; never a developer's last
-  one for somebody who has more than an equal share then (``Shares``);
+  one for somebody who has more than an equal share then (``BudgetShares``);
 - which first: one of a developer who has more than an equal share; the one of least worth, where that is known (worth_plan.py); those that
   have their ratings; then the one whose traffic is longest ago.
 
@@ -57,7 +57,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Shares:
+class BudgetShares:
     """The engines that developers have of a budget, and the equal share of each one who has or asks for some."""
 
     budget: Budget
@@ -84,12 +84,14 @@ class Shares:
         return not (is_last and self.size(asking) + self.budget.size(room) > self.share)
 
 
-def shares_of(budget: Budget, held: Iterable[tuple[str, Room]], asking: Iterable[str]) -> Shares:
+def shares_of(
+    budget: Budget, held: Iterable[tuple[str, Room]], asking: Iterable[str]
+) -> BudgetShares:
     """Return the shares of those who have engines and of those who ask for some."""
     engines = defaultdict[str, list[Room]](list)
     for owner, room in held:
         engines[owner].append(room)
-    return Shares(budget, dict(engines), engines.keys() | set(asking))
+    return BudgetShares(budget, dict(engines), engines.keys() | set(asking))
 
 
 @dataclass(frozen=True)
@@ -226,11 +228,11 @@ class _Sharing:
     def _has(self, owner: str) -> int:
         return sum(self._budget.size(t.room) for t in self._tenants if t.owner == owner)
 
-    def _shares(self) -> Shares:
+    def _shares(self) -> BudgetShares:
         held = ((tenant.owner, tenant.room) for tenant in self._tenants)
         return shares_of(self._budget, held, self._asking)
 
-    def _may_go(self, tenant: Tenant, claim: Claim, shares: Shares) -> bool:
+    def _may_go(self, tenant: Tenant, claim: Claim, shares: BudgetShares) -> bool:
         is_fair = self._is_fair(tenant, claim)
         may_take = shares.may_take(claim.owner, claim.room, tenant.owner)
         return self._is_quiet(tenant) and is_fair and may_take

@@ -26,7 +26,7 @@ from guanaco_server.deployments.swaps import IdleServer
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime import threads
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.scaling.budget import Budget, Room, Shares, shares_of
+from guanaco_server.scaling.budget import Budget, Room, BudgetShares, shares_of
 from guanaco_server.scaling.duel_worth import worths_by_duels
 from guanaco_server.scaling.rating_costs import RatingPace, RatingTokens
 from guanaco_server.scaling.usage import DeploymentUsage
@@ -86,7 +86,7 @@ class Servers:
         known = self.usage.get(row.owner)
         return known.ownership.owner if known else ""
 
-    def shares(self, budget: Budget, claimants: Set[str]) -> Shares:
+    def shares(self, budget: Budget, claimants: Set[str]) -> BudgetShares:
         """Return what each developer has, an engine that is shared counting for the first, beside those of the claimants."""
         held = [(self.owner_of(users[0]), _room_of_all(users)) for users in self.awake.values()]
         asking = {self.owner_of(row) for row in self.rows if row.submission_id in claimants}
