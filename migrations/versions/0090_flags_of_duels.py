@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0090"
-down_revision = "0087"
+down_revision = "0088"
 
 
 def upgrade() -> None:

@@ -1,4 +1,4 @@
-"""BudgetShares room when there is not enough for all. It is a pure function of who has room and who asks for it.
+"""Shares room when there is not enough for all. It is a pure function of who has room and who asks for it.
 
 Free room is given first to the developer who has the least, then to who asked first: filled so, drop by drop, it is
 max-min fair. Where none is free, the least useful deployment is put to sleep for a new submission, or for one whose

@@ -26,7 +26,7 @@ from guanaco_server.deployments.swaps import IdleServer
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime import threads
 from guanaco_server.runtime.clock import Clock
-from guanaco_server.scaling.budget import Budget, Room, BudgetShares, shares_of
+from guanaco_server.scaling.budget import Budget, BudgetShares, Room, shares_of
 from guanaco_server.scaling.duel_worth import worths_by_duels
 from guanaco_server.scaling.rating_costs import RatingPace, RatingTokens
 from guanaco_server.scaling.usage import DeploymentUsage
