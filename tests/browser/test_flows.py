@@ -158,7 +158,7 @@ async def test_failed_reply_says_so_and_keeps_the_message_once(site: Site) -> No
     await expect(page.locator("#problem")).to_contain_text("Nobody can answer right now.")
     await expect(page.locator(".user .said")).to_have_text(["Ahoy"])
     await expect(page.get_by_label("Your message")).to_have_value("")
-    await page.get_by_role("button", name="Answer me again").click()
+    await page.get_by_role("button", name="Try again").click()
     await expect(page.locator(".said").last).to_have_text("Hello from memory.")
 
 
@@ -198,9 +198,9 @@ async def test_a_reply_is_stopped_swiped_judged_and_its_question_edited(site: Si
     await page.get_by_role("button", name="Another reply").click()
     await expect(last).to_have_text("South.")
     await expect(page.get_by_text("2 of 2")).to_be_visible()
-    await page.get_by_role("button", name="The reply before").click()
+    await page.get_by_role("button", name="Previous reply").click()
     await expect(last).to_have_text("North,")
-    await expect(page.get_by_role("button", name="The next reply")).to_be_focused()
+    await expect(page.get_by_role("button", name="Next reply")).to_be_focused()
     good = page.get_by_role("button", name="A good reply")
     await good.click()
     await expect(good).to_have_attribute("aria-pressed", "true")
@@ -209,8 +209,8 @@ async def test_a_reply_is_stopped_swiped_judged_and_its_question_edited(site: Si
     await good.click()
     await expect(good).to_have_attribute("aria-pressed", "false")
     await page.get_by_text("Edit").click()
-    await page.get_by_label("In other words").fill("Whither?")
-    await page.get_by_role("button", name="Say it anew").click()
+    await page.get_by_label("New wording").fill("Whither?")
+    await page.get_by_role("button", name="Save and send").click()
     await expect(last).to_have_text("West.")
     await expect(page.locator(".user .said")).to_have_text(["Whither?"])
     await page.reload()
@@ -383,7 +383,7 @@ async def test_the_newest_text_is_in_sight_unless_one_reads_above(site: Site) ->
     go_on.set()
     await expect(page.locator(".bot[data-reply]:not(.writing)")).to_have_count(2)
     assert await page.evaluate("scrollY") == 0, "whoever reads above is left there"
-    await page.get_by_role("button", name="To the newest message").click()
+    await page.get_by_role("button", name="Jump to the newest message").click()
     assert await page.evaluate(IS_HIDDEN) is False
 
 
@@ -567,7 +567,7 @@ async def test_ratings_are_counted_found_and_marked(site: Site) -> None:
     await page.get_by_label("Words").fill("THE ISLAND")
     await page.get_by_label("Bot").fill("Captain Marlowe")
     await page.get_by_role("button", name="Filter").click()
-    await expect(page.locator(".lead")).to_have_text(re.compile(r"\d+ of 52 fits?: "))
+    await expect(page.locator(".lead")).to_have_text(re.compile(r"\d+ of 52 match(es)?: "))
     await expect(page.locator("#ratings mark").first).to_have_text("the island")
     await page.locator("#ratings a").first.click()
     await expect(page.locator("#reading .said mark").first).to_have_text("the island")

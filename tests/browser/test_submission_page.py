@@ -75,7 +75,7 @@ async def test_the_log_is_read_and_searched_without_scripts(site: Site) -> None:
     await expect(page.locator("#log p")).to_have_count(11)
     await page.get_by_label("Words in the log").fill("nothing like it")
     await page.get_by_role("button", name="Search").click()
-    await expect(page.locator("#log")).to_contain_text("No line fits.")
+    await expect(page.locator("#log")).to_contain_text("No line matches.")
 
 
 async def test_a_drawing_says_its_points_to_pointer_and_keys(site: Site) -> None:

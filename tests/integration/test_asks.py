@@ -251,5 +251,5 @@ async def test_the_board_tells_both_claims_apart(database: Database) -> None:
         )
     world.clock.advance(120)
     page = (await browser(world).get("/")).text
-    assert "another claim than the one above" in page
+    assert "a different claim from the one above" in page
     assert "From the answers alone" in page

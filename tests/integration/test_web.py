@@ -56,7 +56,7 @@ async def test_an_alias_leads_to_its_submissions_page(world: WebWorld) -> None:
         assert "model@none" in unknown.text
     root = await signed_in(world, Role.ADMIN, "root")
     votes = (await root.get("/admin/votes", params={"submission": alias})).text
-    assert "Nothing fits" in votes
+    assert "No vote matches" in votes
 
 
 async def test_signing_in_keeps_the_key_out_of_the_browser(world: WebWorld) -> None:
@@ -325,7 +325,7 @@ async def test_the_feedback_viewer_filters_and_exports(world: WebWorld) -> None:
     assert len(re.findall('data-id="', second)) == 5
     down = (await ada.get(f"{base}?rating=down&text=OPINION")).text
     assert len(re.findall('data-id="', down)) == 10
-    assert "10 of 30 fit" in down
+    assert "10 of 30 match" in down
     assert "<mark>opinion</mark> 27" in down
     exported = await ada.get(f"{base}.jsonl?rating=down")
     assert len(exported.text.splitlines()) == 10

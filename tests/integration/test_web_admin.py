@@ -202,7 +202,7 @@ async def a_vote_is_let_in(world: WebWorld, root: httpx.AsyncClient) -> None:
     assert "Let this rating count?" in (await root.get(path)).text
     assert (await send(root, path, page=path)).status_code == 303
     assert "allowed by root" in (await root.get("/admin/votes")).text
-    assert "Nothing fits" in (await root.get("/admin/votes?submission=no-such_v1")).text
+    assert "No vote matches" in (await root.get("/admin/votes?submission=no-such_v1")).text
     assert (await root.get("/admin/votes/fb_none/allow")).status_code == 404
 
 

@@ -316,7 +316,7 @@ async def test_replies_are_swiped_judged_and_answered_anew(world: WebWorld) -> N
     await send(client, f"{path}/regenerate", {}, path)
     page = (await client.get(path)).text
     assert "2 of 2" in page
-    (first,) = re.findall(r'value="(msg_\w+)" aria-label="The reply before"', page)
+    (first,) = re.findall(r'value="(msg_\w+)" aria-label="Previous reply"', page)
     assert (await send(client, f"{path}/choice", {"message": first}, path)).status_code == 303
     page = (await client.get(path)).text
     assert "1 of 2" in page

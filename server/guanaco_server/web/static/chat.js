@@ -473,7 +473,7 @@ function offerAnother(hasReply) {
     byId("after").append(form);
     if (follows) toNewest();
   }
-  form.querySelector("button").textContent = hasReply ? "Another reply" : "Answer me again";
+  form.querySelector("button").textContent = hasReply ? "Another reply" : "Try again";
 }
 
 function newTurn() {
