@@ -309,7 +309,10 @@ def _votes(pair: StabilityPair) -> str:
     if pair.votes is None:
         return "not found"
     unit = "vote" if pair.votes == 1 else "votes"
-    return f"{pair.votes:,} {unit}" if pair.is_fewest else f"{pair.votes:,} {unit} or fewer"
+    if pair.is_fewest:
+        return f"{pair.votes:,} {unit}"
+    duels = f", {pair.duels:,} in duels" if pair.duels else ""
+    return f"{pair.votes:,} {unit}{duels}, or fewer"
 
 
 def print_leaderboard(

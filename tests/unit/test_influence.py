@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import itertools
 import random
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from guanaco.competitions import RankingRule
+from guanaco_server.duels.records import RecordedDuel
+from guanaco_server.leaderboard.counting.votes import VotingWindow
+from guanaco_server.leaderboard.flags.rules import Owner
+from guanaco_server.leaderboard.ranking.duel_table import DuelTable, DuelVotes
 from guanaco_server.leaderboard.ranking.influence import (
+    DUEL,
     TIE,
     RankedVotes,
     fewest_thumbs,
@@ -21,6 +27,8 @@ from guanaco_server.statistics.confidence_sequences import proportion_sequence
 from guanaco_server.statistics.votes import VoteCount
 
 BOTH = (False, True)
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+EVER = VotingWindow(NOON, None)
 
 
 @pytest.mark.parametrize("are_apart", BOTH)
@@ -74,21 +82,66 @@ def test_votes_named_by_influence_turn_a_pair_nearly_minimally(rule: RankingRule
     assert compared > 6
 
 
-def small_board(rng: random.Random, rule: RankingRule) -> RankedVotes:
+@pytest.mark.slow
+def test_votes_on_battles_are_among_those_that_turn_a_pair() -> None:
+    """Against every set of up to two votes of either kind."""
+    rng, compared, with_duels = random.Random(6), 0, 0
+    for _ in range(5):
+        ballots = small_board(rng, RankingRule.BRADLEY_TERRY, duels=8)
+        for upper, lower in neighbours(ballots.standings()):
+            found = weakest_votes(ballots, upper, lower)
+            least = least_set(ballots, found.above, found.below)
+            if least is not None:
+                assert found.votes is not None
+                assert least <= found.votes <= 2 * least
+                compared, with_duels = compared + 1, with_duels + (found.duels > 0)
+    assert compared > 2
+    assert with_duels > 1
+
+
+def test_effect_of_one_duels_removal_equals_a_new_fit() -> None:
+    ballots = small_board(random.Random(9), RankingRule.BRADLEY_TERRY, users=150, duels=300)
+    before = scores_of(ballots)
+    effects = [one for one in removal_effects(ballots, "c", "a") if one[1] == DUEL]
+    assert len(effects) == 300
+    for change, _, row in effects[::30]:
+        after = scores_of(without(ballots, [(DUEL, row)]))
+        real = after["c"] - after["a"] - (before["c"] - before["a"])
+        assert change == pytest.approx(real, abs=0.15 * abs(real) + 1e-4 * abs(before["c"]))
+
+
+def recorded(rng: random.Random, count: int) -> DuelVotes:
+    """Duels of users of whom some have several on the same pair, and some rate too."""
+    table = DuelTable()
+    for n in range(count):
+        user, (one, other) = f"user-{rng.randrange(count)}", rng.sample(("a", "b", "c"), 2)
+        vote = (NOON + timedelta(minutes=n), rng.choice(("a", "a", "b", "tie")))
+        table.take([RecordedDuel(f"b{n:04}", "app", user, one, other, (vote,))])
+    return table.counted({name: Owner(f"acc-{name}", name) for name in "abc"}, EVER)
+
+
+def small_board(
+    rng: random.Random, rule: RankingRule, users: int = 9, duels: int = 0
+) -> RankedVotes:
     names = ("a", "b", "c")
     votes = [
         (f"user-{user}", name, rng.random() < 0.4 + 0.15 * place)
-        for user in range(9)
+        for user in range(users)
         for place, name in enumerate(names)
         if rng.random() < 0.8
     ]
-    return RankedVotes.of(rule, votes)
+    if not duels:
+        return RankedVotes.of(rule, votes)
+    votes = [(f"app/{user}", name, thumbs_up) for user, name, thumbs_up in votes]
+    return RankedVotes.of(rule, votes, recorded(rng, duels))
 
 
 def least_set(ballots: RankedVotes, above: str, below: str) -> int | None:
     places = [
         (user, place) for user, codes in enumerate(ballots.by_user) for place in range(len(codes))
     ]
+    if ballots.duels is not None:
+        places += [(DUEL, row) for row in range(len(ballots.duels.users))]
     for size in (1, 2):
         for gone in itertools.combinations(places, size):
             scores = scores_of(without(ballots, gone))

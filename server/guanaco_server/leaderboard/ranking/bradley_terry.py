@@ -97,7 +97,10 @@ def fit(
 
 
 def removal_effects(
-    votes: Sequence[CodedVotes], values: Sequence[float], slopes: Sequence[float]
+    votes: Sequence[CodedVotes],
+    values: Sequence[float],
+    slopes: Sequence[float],
+    pull: Floats | None = None,
 ) -> tuple[Floats, Codes, Codes]:
     """Estimate by one Newton step what the removal of each single vote changes.
 
@@ -105,6 +108,7 @@ def removal_effects(
         votes: Each user's votes.
         values: The fitted strengths.
         slopes: How the figure in question changes with each strength.
+        pull: How it changes with each entry of the score vector, where other comparisons make the curvature too.
 
     Returns:
         The changes of that figure, and of each vote the user's index and its place among their votes.
@@ -115,9 +119,10 @@ def removal_effects(
     for user, codes in enumerate(votes):
         users_with[len(codes)].append(user)
     strengths = np.asarray(values)
-    wins = wins_of(by_length(votes), len(strengths))
-    _, curvature = derivatives(strengths, wins, wins + wins.T, PRIOR)
-    pull = np.linalg.solve(curvature, np.asarray(slopes))
+    if pull is None:
+        wins = wins_of(by_length(votes), len(strengths))
+        _, curvature = derivatives(strengths, wins, wins + wins.T, PRIOR)
+        pull = np.linalg.solve(curvature, np.asarray(slopes))
     found = [(np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))]
     for length, users in users_with.items():
         step = max(1, CHUNK_PAIRS // (length * length))

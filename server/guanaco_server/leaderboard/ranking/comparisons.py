@@ -16,7 +16,7 @@ variance 1: so they are finite when all replies are alike.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -97,6 +97,71 @@ def fit(
     covariance = inverse @ meat @ inverse
     compared = (thumbs + thumbs.T + duelled + duelled.T).sum(axis=1)
     return _centred(values, covariance, compared)
+
+
+def weights_of(users: Codes, first: Codes, second: Codes) -> Floats:
+    """Return the weight of each duel: those of one user on the same two submissions weigh one together."""
+    which, shares = _pairs_of_users(users, first, second)
+    found: Floats = 1 / shares[which]
+    return found
+
+
+def without(duels: CodedDuels, gone: Collection[int]) -> CodedDuels:
+    """Return the duels without those in some rows; what is left of a user's on a pair weighs one again."""
+    import numpy as np
+
+    kept = np.ones(len(duels.users), dtype=bool)
+    kept[list(gone)] = False
+    users, first, second = duels.users[kept], duels.first[kept], duels.second[kept]
+    weights = weights_of(users, first, second)
+    return CodedDuels(users, first, second, duels.outcomes[kept], weights, duels.terms[kept])
+
+
+def pull_of(
+    votes: Sequence[CodedVotes], duels: CodedDuels, fitted: Strengths, slopes: Sequence[float]
+) -> Floats:
+    """Return how a figure changes with each entry of the score vector, by one Newton step.
+
+    Args:
+        votes: Each user's thumbs.
+        duels: The duels.
+        fitted: The strengths and effects.
+        slopes: How the figure changes with each strength.
+    """
+    import numpy as np
+
+    size, columns = len(fitted.values), duels.terms.shape[1]
+    thumbs = wins_of([codes for _, codes in _users_by_length(votes)], size)
+    by_pair = thumbs if columns else thumbs + wins_of_duels(duels, size)
+    values = np.asarray([*fitted.values, *fitted.effects])
+    _, curvature = _derivatives(values, size, by_pair, duels, PRIOR, RIDGE)
+    found: Floats = np.linalg.solve(curvature, np.asarray([*slopes, *([0.0] * columns)]))
+    return found
+
+
+def removal_effects(duels: CodedDuels, fitted: Strengths, pull: Floats) -> Floats:
+    """Return pull · (s' - s) for each duel, with s the score vector of its user and s' the one without the duel."""
+    import numpy as np
+
+    size = len(fitted.values)
+    values = np.asarray([*fitted.values, *fitted.effects])
+    along = pull[duels.first] - pull[duels.second] + duels.terms @ pull[size:]
+    scores = (duels.outcomes - _chances(duels, values, size)) * along
+    which, shares = _pairs_of_users(duels.users, duels.first, duels.second)
+    held = shares[which]
+    whole = np.bincount(which, weights=scores, minlength=len(shares))[which]
+    left = np.where(held > 1, (whole - scores) / np.maximum(held - 1, 1), 0.0)
+    found: Floats = left - whole / held
+    return found
+
+
+def _pairs_of_users(users: Codes, first: Codes, second: Codes) -> tuple[Codes, Codes]:
+    """Number the pairs of each user; return the number of each duel's, and how many duels each has."""
+    import numpy as np
+
+    pairs = np.stack([users, np.minimum(first, second), np.maximum(first, second)])
+    _, which, held = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
+    return which.ravel(), held
 
 
 def wins_of_duels(duels: CodedDuels, size: int) -> Floats:

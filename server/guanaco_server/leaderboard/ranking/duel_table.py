@@ -145,7 +145,7 @@ class DuelVotes:
         """Return the duels as a fit takes them; ``users`` are the places of those who voted by thumbs too."""
         import numpy as np
 
-        from guanaco_server.leaderboard.ranking.comparisons import CodedDuels
+        from guanaco_server.leaderboard.ranking.comparisons import CodedDuels, weights_of
 
         rows = np.zeros(0, dtype=ROW) if self.rows is None else self.rows
         places = dict(users)
@@ -155,14 +155,12 @@ class DuelVotes:
         sides = np.concatenate([rows["a"], rows["b"]])
         sides = _renumbered(sides, lambda code: index(self.submissions[code]))
         first, second = sides[: len(rows)], sides[len(rows) :]
-        pairs = np.stack([voters, np.minimum(first, second), np.maximum(first, second)])
-        _, which, shares = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
         return CodedDuels(
             users=voters,
             first=first,
             second=second,
             outcomes=np.where(rows["outcome"] == BAD, HALF, rows["outcome"]) / 2,
-            weights=1 / shares[which.ravel()],
+            weights=weights_of(voters, first, second),
             terms=np.zeros((len(rows), 0)) if self.terms is None else self.terms,
         )
 

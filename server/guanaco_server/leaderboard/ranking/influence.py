@@ -27,8 +27,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from guanaco.competitions import RankingRule
-from guanaco_server.leaderboard.ranking import bradley_terry
+from guanaco_server.leaderboard.ranking import bradley_terry, comparisons
 from guanaco_server.leaderboard.ranking.bradley_terry import CodedVotes
+from guanaco_server.leaderboard.ranking.comparisons import CodedDuels
 from guanaco_server.leaderboard.ranking.duel_table import NO_DUELS, DuelVotes
 from guanaco_server.leaderboard.ranking.rules import ELO, Fit, Standing, VotesByUser, standings
 from guanaco_server.statistics.confidence_sequences import proportion_sequence, shared_alpha
@@ -37,6 +38,7 @@ from guanaco_server.statistics.votes import VoteCount
 MOST_REMOVED = 2_000  # votes for a pair; beyond it the answer is "more"
 TIE = 1e-7  # between scores that are the same but for rounding
 MOST_FITS = 12  # a pair by strengths, a second each with a million votes
+DUEL = -1  # in place of the user who gave a vote
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Pair:
         are_apart: Whether the first has the better rank.
         votes: How many votes turn that; None if it takes more than was looked for.
         is_fewest: Whether no smaller number would do.
+        duels: How many of these are votes on battles.
     """
 
     above: str
@@ -56,31 +59,38 @@ class Pair:
     are_apart: bool
     votes: int | None
     is_fewest: bool
+    duels: int = 0
 
 
 @dataclass(frozen=True)
 class RankedVotes:
-    """A competition's votes as its rule ranks them; ``by_user`` names submissions by their index in ``ids``."""
+    """A competition's votes as its rule ranks them; ``by_user`` and ``duels`` name submissions by their index in ``ids``."""
 
     rule: RankingRule
     counts: Mapping[str, VoteCount]
     ids: Sequence[str]
     by_user: Sequence[CodedVotes]
-    fit: Fit = bradley_terry.fit
+    duels: CodedDuels | None = None
+
+    @property
+    def fit(self) -> Fit:
+        duels = self.duels
+        if duels is None or not len(duels.users):
+            return bradley_terry.fit
+        return lambda votes, size: comparisons.fit(votes, size, duels)
 
     @staticmethod
     def of(
         rule: RankingRule, votes: Collection[tuple[str, str, bool]], duels: DuelVotes = NO_DUELS
     ) -> RankedVotes:
-        """Take (user, submission, thumbs up) triples, and the duels, which stay whatever votes are taken away."""
+        """Take (user, submission, thumbs up) triples, and the duels that count."""
         ups = Counter(name for _, name, thumbs_up in votes if thumbs_up)
         every = Counter(name for _, name, _ in votes)
         by_user = VotesByUser(votes)
         counts = {name: VoteCount(ups[name], total - ups[name]) for name, total in every.items()}
-        fit: Fit = bradley_terry.fit
-        if duels.total:
-            fit = duels.fit(by_user, by_user.everybody())
-        return RankedVotes(rule, counts, by_user.ids, by_user.everybodys(), fit)
+        places = {user: place for place, user in enumerate(by_user.everybody())}
+        coded = duels.coded(by_user.index_of, places) if duels.total else None
+        return RankedVotes(rule, counts, by_user.ids, by_user.everybodys(), coded)
 
     def standings(self) -> list[Standing]:
         return standings(self.rule, self.counts, self.ids, self.by_user, fit=self.fit)
@@ -116,7 +126,10 @@ def weakest_votes(ballots: RankedVotes, upper: Standing, lower: Standing) -> Pai
         return Pair(*names, are_apart, votes, is_fewest=True)
     if not are_apart and upper.score.value < lower.score.value:
         names = names[::-1]
-    return Pair(*names, are_apart, _votes_of_strengths(ballots, *names, are_apart), is_fewest=False)
+    order = _by_influence(ballots, *names)
+    found = _votes_of_strengths(ballots, *names, are_apart, order)
+    duels = sum(user == DUEL for user, _ in order[: found or 0])
+    return Pair(*names, are_apart, found, is_fewest=False, duels=duels)
 
 
 @lru_cache(maxsize=65_536)
@@ -148,9 +161,12 @@ def _fewest_ups(above: VoteCount, bound: float, alpha: float, *, are_apart: bool
 
 
 def _votes_of_strengths(
-    ballots: RankedVotes, above: str, below: str, are_apart: bool
+    ballots: RankedVotes,
+    above: str,
+    below: str,
+    are_apart: bool,
+    order: Sequence[tuple[int, int]],
 ) -> int | None:
-    order = _by_influence(ballots, above, below)
     fits = itertools.count(1)
 
     def has_turned(removed: int) -> bool:
@@ -175,24 +191,34 @@ class _TooManyFits(Exception):
 
 
 def _by_influence(ballots: RankedVotes, above: str, below: str) -> list[tuple[int, int]]:
-    """Return the votes that help ``above`` against ``below`` as (user's index, place), the most helpful first."""
+    """Return the votes that help ``above`` against ``below`` as (user's index or DUEL, place), the most helpful first."""
     helpful = [one for one in removal_effects(ballots, above, below) if one[0] < 0]
     return [(user, place) for _, user, place in heapq.nsmallest(MOST_REMOVED, helpful)]
 
 
 def removal_effects(ballots: RankedVotes, above: str, below: str) -> list[tuple[float, int, int]]:
-    """Return by how much each vote's removal changes the difference of the two scores, with its user's index and its place."""
+    """Return by how much each vote's removal changes the difference of the two scores, with its user's index and its place.
+
+    A vote on a battle has DUEL in place of the user, and its row among the duels.
+    """
     fitted = ballots.fit(ballots.by_user, len(ballots.ids))
-    slopes = _slopes(ballots, fitted, above, below)
-    changes, users, places = bradley_terry.removal_effects(ballots.by_user, fitted.values, slopes)
+    slopes, pull = _slopes(ballots, fitted, above, below), None
+    of_duels: list[tuple[float, int, int]] = []
+    if ballots.duels is not None:
+        pull = comparisons.pull_of(ballots.by_user, ballots.duels, fitted, slopes)
+        changed = comparisons.removal_effects(ballots.duels, fitted, pull)
+        of_duels = [(change, DUEL, row) for row, change in enumerate(changed.tolist())]
+    changes, users, places = bradley_terry.removal_effects(
+        ballots.by_user, fitted.values, slopes, pull
+    )
     found = list(zip(changes.tolist(), users.tolist(), places.tolist(), strict=True))
-    if ballots.rule is not RankingRule.COMBINED:
-        return found
-    of_ratio = _ratio_effects(ballots, above, below)
-    return [
-        (change + of_ratio.get(ballots.by_user[user][place], 0.0), user, place)
-        for change, user, place in found
-    ]
+    if ballots.rule is RankingRule.COMBINED:
+        of_ratio = _ratio_effects(ballots, above, below)
+        found = [
+            (change + of_ratio.get(ballots.by_user[user][place], 0.0), user, place)
+            for change, user, place in found
+        ]
+    return found + of_duels
 
 
 def _slopes(
@@ -228,17 +254,20 @@ def _ratio_effects(ballots: RankedVotes, above: str, below: str) -> dict[int, fl
 
 
 def without(ballots: RankedVotes, removed: Sequence[tuple[int, int]]) -> RankedVotes:
-    """Return the votes without some of them, given as (user's index, place)."""
+    """Return the votes without some of them, given as (user's index, place), or (DUEL, row)."""
     places: defaultdict[int, set[int]] = defaultdict(set)
     for user, place in removed:
         places[user].add(place)
+    duels, gone_duels = ballots.duels, places.pop(DUEL, set())
+    if duels is not None and gone_duels:
+        duels = comparisons.without(duels, gone_duels)
     counts, by_user = dict(ballots.counts), list(ballots.by_user)
     for user, gone in places.items():
         by_user[user] = tuple(c for at, c in enumerate(by_user[user]) if at not in gone)
         for at in gone:
             name, is_up = ballots.ids[ballots.by_user[user][at] >> 1], ballots.by_user[user][at] & 1
             counts[name] = VoteCount(counts[name].up - is_up, counts[name].down - 1 + is_up)
-    return RankedVotes(ballots.rule, counts, ballots.ids, by_user, ballots.fit)
+    return RankedVotes(ballots.rule, counts, ballots.ids, by_user, duels)
 
 
 def _first(holds: Callable[[int], bool], most: int) -> int | None:
