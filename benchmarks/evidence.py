@@ -3,7 +3,7 @@
     make bench-evidence ARGS='--seasons=100'
     make bench-evidence ARGS='--only=decide,settle --worlds="by 0.25,not at all"'
 
-Ten kinds of seasons, all from one seed, the first three looked at every 500 ratings:
+Eleven kinds of seasons, all from one seed, the first three looked at every 500 ratings:
 equal      20 submissions of the same ratio: how often was one ever shown above another?
 differ     ratios from Beta(12, 8), users who differ by their own taste and by the day, and Thompson sampling, which follows what is
            shown: how often was a submission's interval ever beside the mean chance of those who rated it?
@@ -15,6 +15,7 @@ asked      a random fifth is asked for a rating, with signals of all as control 
 decide     ratios from Beta(12, 8), a look every 100 ratings: after how many ratings is the leader known to be within 5 points of the best, and is it?
            By `decide` with the always-valid test and with Bayes' rule under priors that are given or fitted to past seasons, for users who rate once or
            five times, and by the other policies.
+claim      the same duels until Bayes' rule says so with 95 %, under the right prior, one fitted to past seasons and two wrong ones.
 settle     the same by duels: the pairs that `decide` chooses and the test of their duels, for users who differ more or less, a look every 50 duels.
 Prints a table, then one line of JSON.
 """
@@ -34,7 +35,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import asked_seasons, control_variates, decisions, duel_seasons, settling_duels
+from benchmarks import (
+    asked_seasons,
+    control_variates,
+    decisions,
+    duel_claims,
+    duel_seasons,
+    settling_duels,
+)
 from guanaco.competitions import AssignmentKind, AssignmentRule, RankingRule
 from guanaco.simulations import SimulationRequest
 from guanaco_server.simulation.seasons import SeasonPlan, season
@@ -221,6 +229,22 @@ def settled_seasons(seed: int, seasons: int, worlds: Sequence[str]) -> dict[str,
     return found
 
 
+def claimed_seasons(seed: int, seasons: int) -> dict[str, Any]:
+    """Return when Bayes' rule said the same with 95 %, by each prior, and how often wrongly."""
+    claims: dict[str, dict[str, float]] = {}
+    for world, users in duel_claims.WORLDS.items():
+        found = duel_claims.seasons(seed, seasons, WITHIN, users)
+        claims |= {
+            name + world: _summary(
+                [one[name].after for one in found],
+                [one[name].is_wrong for one in found],
+                settling_duels.MOST_DUELS,
+            )
+            for name in found[0]
+        }
+    return claims
+
+
 def _summary(
     after: list[int | None], wrong: list[bool], most: int = decisions.MOST_RATINGS
 ) -> dict[str, float]:
@@ -283,7 +307,7 @@ def show(figures: dict[str, Any]) -> None:
         for name, one in figures.get(kind, {}).items():
             said = ", ".join(f"{what} {value:,.4f}" for what, value in one.items())
             print(f"{kind}, {name}: {said}")
-    for kind in ("decide", "settle"):
+    for kind in ("decide", "claim", "settle"):
         if kind not in figures:
             continue
         title = f"{kind}: within 5 points"
@@ -329,6 +353,7 @@ KINDS: dict[str, Callable[[int, int, Sequence[str]], dict[str, Any]]] = {
         seed, max(1, seasons // 5)
     ),
     "decide": lambda seed, seasons, _: decided_seasons(seed, seasons),
+    "claim": lambda seed, seasons, _: claimed_seasons(seed, seasons),
     "settle": settled_seasons,
 }
 

@@ -138,6 +138,10 @@ class StabilityPair(BaseModel):
     is_fewest: bool = Field(
         description="True if no smaller number does it. By strengths, it is false: this number does it, and a smaller set may exist."
     )
+    duels: int = Field(
+        default=0,
+        description="How many of these votes are on battles, where the ranking counts them.",
+    )
 
 
 class SettledDuels(BaseModel):
@@ -256,13 +260,19 @@ class LeaderboardVerdict(BaseModel):
     )
     chance: float | None = Field(
         default=None,
-        description="The probability of the same by Bayes' rule, with the prior below. Only for the rule `thumbs_up`.",
+        description="The probability of the same by Bayes' rule, with the prior below. Null by strengths, unless duels settle who is best.",
     )
-    prior_up: float = Field(default=1.0, description="The prior is Beta(prior_up, prior_down).")
+    prior_up: float = Field(
+        default=1.0, description="The prior of thumbs is Beta(prior_up, prior_down)."
+    )
     prior_down: float = 1.0
+    prior_spread: float | None = Field(
+        default=None,
+        description="By duels, the prior of strengths is normal, with this deviation in log odds. Null by thumbs.",
+    )
     prior_submissions: int = Field(
         default=0,
-        description="Submissions of frozen competitions that the prior was fitted to; 0 if it is flat.",
+        description="Submissions of frozen competitions that the prior was fitted to; 0 if it is flat, or wide by duels.",
     )
     pairs: list[VerdictPair] = Field(
         description="All others, in the order of the board; those that take part without a vote come last, and are open."

@@ -92,6 +92,8 @@ def chance_words(verdict: LeaderboardVerdict) -> str | None:
     prior = (
         f"a prior from {verdict.prior_submissions} submissions of past seasons"
         if verdict.prior_submissions
+        else "a wide prior"
+        if verdict.is_by_duels
         else "a flat prior"
     )
     chance = f"{verdict.chance:.0%}" if verdict.chance < 0.995 else "over 99%"

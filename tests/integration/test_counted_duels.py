@@ -14,13 +14,14 @@ from sqlalchemy import event, text
 
 from guanaco.accounts import Role
 from guanaco.leaderboard import LeaderboardVerdict
-from guanaco.verdicts import headline
+from guanaco.verdicts import chance_words, headline
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
 from guanaco_server.duels.counting import DuelCounts
 from guanaco_server.duels.tables import BattleRow, DuelRow
 from guanaco_server.leaderboard.flags.rules import DEVOTED_RATINGS
 from guanaco_server.statistics.duel_decisions import COUNTED_PER_USER
+from guanaco_server.statistics.strength_prior import WIDE
 from tests.fixtures.newer_version import rewrite
 from tests.fixtures.rating import converse, rate
 from tests.fixtures.world import World
@@ -294,6 +295,11 @@ async def test_deciding_duels_settle_the_verdict_and_choose_the_next_pair(
     assert (by_name[TWO]["state"], by_name[THREE]["state"]) == ("better", "open")
     assert by_name[THREE]["votes"] > 25
     assert "Not settled by duels" in headline(LeaderboardVerdict.model_validate(found))
+    assert 0.4 < found["chance"] < 0.95
+    assert (found["prior_submissions"], found["prior_spread"]) == (0, WIDE)
+    assert "By Bayes' rule, with a wide prior" in str(
+        chance_words(LeaderboardVerdict.model_validate(found))
+    )
 
     stability = (await visitor.get("/leaderboard/stability?competition=autumn")).json()["duels"]
     assert (stability["leader"], stability["submission_id"]) == (ONE, TWO)

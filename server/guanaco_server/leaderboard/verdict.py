@@ -7,12 +7,14 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Generic, TypeVar
 
 from guanaco.competitions import OPEN, Competition, RankingRule
 from guanaco.errors import NewerVersionNeeded, SubmissionNotFound
 from guanaco.leaderboard import LeaderboardVerdict, VerdictPair, VerdictState
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
+from guanaco_server.duels.counting import DuelCounts
 from guanaco_server.leaderboard import claims
 from guanaco_server.leaderboard.asked import AskedReader
 from guanaco_server.leaderboard.counting import queries
@@ -33,6 +35,11 @@ from guanaco_server.statistics.duel_strengths import (
     results_of,
     strengths_of,
 )
+from guanaco_server.statistics.strength_prior import (
+    StrengthPrior,
+    chance_within_by_duels,
+    fit_strength_prior,
+)
 from guanaco_server.statistics.votes import VoteCount
 from guanaco_server.submissions.service import SubmissionService
 
@@ -48,11 +55,17 @@ class _CachedVerdict:
     found: LeaderboardVerdict
 
 
+Prior = TypeVar("Prior")
+
+
 @dataclass(frozen=True)
-class _CachedPrior:
+class _CachedPrior(Generic[Prior]):
     at: datetime
     frozen: set[str]
-    prior: BetaPrior
+    prior: Prior
+
+    def is_fresh(self, frozen: set[str], now: datetime) -> bool:
+        return self.frozen == frozen and now - self.at < PRIOR_FRESH
 
 
 class VerdictService:
@@ -73,7 +86,9 @@ class VerdictService:
         self._competitions = competitions
         self._one_at_a_time = asyncio.Lock()
         self._cached: OrderedDict[str, _CachedVerdict] = OrderedDict()
-        self._prior: _CachedPrior | None = None
+        self._past_duels = DuelCounts(database)
+        self._prior: _CachedPrior[BetaPrior] | None = None
+        self._duel_prior: _CachedPrior[StrengthPrior] | None = None
 
     async def verdict(self, competition_id: str = OPEN) -> LeaderboardVerdict:
         """Return the verdict on a competition's leader, half a minute old at most.
@@ -156,7 +171,10 @@ class VerdictService:
     ) -> LeaderboardVerdict:
         if competition.is_settled_by_duels:
             duels = await self._duels.read(competition)
-            return await threads.PAGES.run(_by_duels, competition, duels, now, only)
+            strength_prior = await self._prior_of_past_duels(now)
+            return await threads.PAGES.run(
+                _by_duels, competition, field, duels, strength_prior, now, only
+            )
         if competition.ranking is not RankingRule.THUMBS_UP:
             async with self._database.read(may_be_stale=True) as session:
                 scores = await ranked_scores(session, competition.id)
@@ -169,7 +187,7 @@ class VerdictService:
             one.id for one in await self._competitions.list_all() if one.frozen_at is not None
         }
         known = self._prior
-        if known is None or known.frozen != frozen or now - known.at >= PRIOR_FRESH:
+        if known is None or not known.is_fresh(frozen, now):
             past: list[VoteCount] = []
             if frozen:
                 async with self._database.read(may_be_stale=True) as session:
@@ -177,6 +195,19 @@ class VerdictService:
                 past = [VoteCount(up, down) for one, _, up, down in rows if one in frozen]
             known = _CachedPrior(now, frozen, await threads.PAGES.run(fit_prior, past))
             self._prior = known
+        return known.prior
+
+    async def _prior_of_past_duels(self, now: datetime) -> StrengthPrior:
+        frozen = {
+            one.id
+            for one in await self._competitions.list_all()
+            if one.frozen_at is not None and one.duels.are_kept
+        }
+        known = self._duel_prior
+        if known is None or not known.is_fresh(frozen, now):
+            past = [await self._past_duels.by_pair(one) for one in sorted(frozen)]
+            found = await threads.PAGES.run(fit_strength_prior, past)
+            known = self._duel_prior = _CachedPrior(now, frozen, found)
         return known.prior
 
 
@@ -249,16 +280,24 @@ def _with_field(found: LeaderboardVerdict, field: Field) -> LeaderboardVerdict:
 
 
 def _by_duels(
-    competition: Competition, duels: DuelVotes, now: datetime, only: tuple[str, str] | None
+    competition: Competition,
+    field: Field,
+    duels: DuelVotes,
+    prior: StrengthPrior,
+    now: datetime,
+    only: tuple[str, str] | None,
 ) -> LeaderboardVerdict:
-    """Test the duels of each pair with the one that leads in them; a submission without any has no place in it."""
+    """Test the duels of each pair with the one that leads in them; a withdrawn one leads only where nobody else has duels."""
     counts, names = duels.by_pair(), sorted(duels.counts())
     shown = names
     if only is not None:
         if missing := set(only) - set(names):
             raise SubmissionNotFound(min(missing))
         shown = sorted(only)
-    leader = leader_of(shown, counts) or (shown[0] if only is not None else None)
+    live = [name for name in shown if not field.is_withdrawn(name)]
+    leader = leader_of(live if only is None else shown, counts) or leader_of(shown, counts)
+    if leader is None and only is not None:
+        leader = shown[0]
     if leader is None:
         return _verdict(competition, None, [], now)
     strengths = strengths_of(results_of(names, counts))
@@ -272,7 +311,15 @@ def _by_duels(
             foretells=place < FORETOLD,
         )
         pairs.append(VerdictPair(submission_id=name, state=_state(found), votes=found.votes))
-    return _verdict(competition, leader, pairs, now)
+    beside = others if only is not None else field.live - {leader} or others
+    chance = chance_within_by_duels(leader, beside, counts, competition.assignment.within, prior)
+    return _verdict(competition, leader, pairs, now).model_copy(
+        update={
+            "chance": chance,
+            "prior_spread": prior.spread,
+            "prior_submissions": prior.submissions,
+        }
+    )
 
 
 def _by_intervals(

@@ -1,0 +1,88 @@
+"""The chance by Bayes' rule that a leader in duels is within a margin of the best, and its prior."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from guanaco_server.statistics.duel_decisions import DuelCount
+from guanaco_server.statistics.duel_strengths import PairCounts
+from guanaco_server.statistics.strength_prior import (
+    WIDE,
+    StrengthPrior,
+    chance_within_by_duels,
+    fit_strength_prior,
+)
+
+MARGIN = 0.05
+ALLOWED = math.log((0.5 + MARGIN) / (0.5 - MARGIN))
+
+
+def chance(counts: PairCounts, *others: str, spread: float = 0.5) -> float:
+    return chance_within_by_duels("a", others or ("b",), counts, MARGIN, StrengthPrior(spread))
+
+
+def test_two_submissions_agree_with_a_sum_over_a_grid() -> None:
+    """With two, θ_b - θ_a is normal with variance 2 spread² before any duel."""
+    duels = DuelCount(won=14, lost=9)
+    above = below = 0.0
+    for step in range(-4_000, 4_001):
+        gap = step / 1_000
+        log = (
+            -gap * gap / 4 / 0.25 - 14 * math.log1p(math.exp(gap)) - 9 * math.log1p(math.exp(-gap))
+        )
+        if gap <= ALLOWED:
+            below += math.exp(log)
+        else:
+            above += math.exp(log)
+    assert chance({("a", "b"): duels}) == pytest.approx(below / (below + above), abs=0.01)
+
+
+def test_without_duels_the_prior_speaks() -> None:
+    expected = (1 + math.erf(ALLOWED / 2)) / 2  # of a difference whose variance is 2
+    assert chance({}, spread=1.0) == pytest.approx(expected, abs=0.01)
+    twenty = tuple(f"s{n}" for n in range(19))
+    assert chance({}, *twenty, spread=1.0) < 0.12
+
+
+def test_duels_with_third_ones_count_too() -> None:
+    through = {("a", "c"): DuelCount(60, 0, 40), ("b", "c"): DuelCount(40, 0, 60)}
+    assert chance(through) > 0.97
+    assert chance({("a", "c"): DuelCount(60, 0, 40)}) < 0.9
+
+
+def test_ties_make_it_more_certain() -> None:
+    few, many = DuelCount(40, 0, 40), DuelCount(10, 60, 10)
+    assert chance({("a", "b"): few}) < chance({("a", "b"): many})
+
+
+def test_many_duels_decide_whatever_the_prior() -> None:
+    counts = {("a", "b"): DuelCount(6_000, 0, 4_000)}
+    assert chance(counts, spread=0.2) == chance(counts, spread=2.0) == 1.0
+    assert chance({("a", "b"): DuelCount(4_000, 0, 6_000)}) < 0.001
+
+
+@pytest.mark.parametrize("spread", [0.2, 0.6])
+def test_prior_is_fitted_to_past_seasons(spread: float) -> None:
+    rng = random.Random(3)
+    past = []
+    for _ in range(6):
+        strengths = {f"s{n}": rng.gauss(0, spread) for n in range(15)}
+        counts = {}
+        for one in strengths:
+            for other in strengths:
+                if one < other:
+                    preferred = 1 / (1 + math.exp(strengths[other] - strengths[one]))
+                    won = sum(rng.random() < preferred for _ in range(30))
+                    counts[one, other] = DuelCount(won, 0, 30 - won)
+        past.append(counts)
+    found = fit_strength_prior(past)
+    assert found.submissions == 90
+    assert found.spread == pytest.approx(spread, rel=0.25)
+
+
+def test_too_few_past_duels_leave_a_wide_prior() -> None:
+    few = {(f"s{n}", "z"): DuelCount(5, 5, 5) for n in range(30)}
+    assert fit_strength_prior([few, {}]) == StrengthPrior(WIDE, 0)
