@@ -38,7 +38,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import psutil
@@ -201,6 +201,7 @@ class Arena:
         self._answers = Answers()
         self._keys: dict[str, str] = {"anonymous": ""}
         self._phases: dict[str, dict[str, float]] = {}
+        self._processors: dict[str, dict[str, float]] = {}
         self._checked: list[str] = []
         self._different = 0
 
@@ -237,7 +238,10 @@ class Arena:
                 left = self._arguments.seconds - (time.monotonic() - begun)
                 counts |= self._try_repos(repos, left)
         self._findings.executed = sorted(path.name for path in self._canaries.iterdir())
-        return self._report(counts) | {"longest_steps_ms": self._longest_steps()}
+        return self._report(counts) | {
+            "longest_steps_ms": self._longest_steps(),
+            "processors": self._processors,
+        }
 
     def _longest_steps(self) -> dict[str, float]:
         """Return the routes whose steps have computed longest on the event loop, in ms."""
@@ -252,18 +256,22 @@ class Arena:
 
     @contextlib.contextmanager
     def _phase(self, name: str) -> Iterator[None]:
-        """Measure chats, loop and memory meanwhile."""
-        backend = self._up.client(Role.BACKEND, f"app-{name}").transport.address.key or ""
-        chat = Traffic("chat", self._up.base_url, backend)
+        """Measure chats, loop, memory and processor time meanwhile."""
         assert self._up.process is not None
-        watch = Traffic("watch", self._up.base_url, str(self._up.process.pid))
-        stolen_s = _stolen_s()
-        begun = time.monotonic()
-        with _memory(self._up.process.pid) as memory:
-            yield
-            time.sleep(max(0.0, SHORTEST_S - (time.monotonic() - begun)))
-        stolen_s = _stolen_s() - stolen_s
-        chats, looks = chat.end(), watch.end()
+        platform = self._up.process.pid
+        backend = self._up.client(Role.BACKEND, f"app-{name}").transport.address.key or ""
+        with (
+            Traffic("chat", self._up.base_url, backend) as chat,
+            Traffic("watch", self._up.base_url, str(platform)) as watch,
+        ):
+            stolen_s, processors = _stolen_s(), ProcessorTime(platform, chat.pid, watch.pid)
+            begun = time.monotonic()
+            with _memory(platform) as memory:
+                yield
+                time.sleep(max(0.0, SHORTEST_S - (time.monotonic() - begun)))
+            self._processors[name] = processors.used()
+            stolen_s = _stolen_s() - stolen_s
+            chats, looks = chat.end(), watch.end()
         waits = sorted(one["s"] for one in chats)
         bad = sum(one["status"] != 200 for one in chats)
         stall = max((one for one in looks if one["late"] < 0.1), key=_seconds, default=NO_LOOK)
@@ -279,6 +287,7 @@ class Arena:
             "platform_mib": round(memory[0] / MIB),
             "all_mib": round(memory[1] / MIB),
         }
+        _talk(f"{name}, processors: {json.dumps(self._processors[name])}")
         _talk(f"{name}: {json.dumps(self._phases[name])}")
 
     def _make_requests(self) -> list[FuzzedRequest]:
@@ -527,6 +536,17 @@ class Traffic:
         program = [sys.executable, "-m", "benchmarks.hostile.traffic", command, *arguments]
         self._process = subprocess.Popen(program, cwd=ROOT, stdout=self._file)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def end(self) -> list[dict[str, float]]:
         """Return its lines, of which the last must be from the end of the phase."""
         ended = time.monotonic()
@@ -538,6 +558,57 @@ class Traffic:
         assert lines, "nothing was measured"
         assert ended - lines[-1]["at"] < LAST_S, "it was not measured to the end"
         return lines
+
+
+class ProcessorTime:
+    """How many processors each party has kept busy since this was made; ``others`` are programs that have nothing to do with it."""
+
+    def __init__(self, platform: int, chats: int, watch: int) -> None:
+        self._platform, self._chats, self._watch = platform, chats, watch
+        self._begun = time.monotonic()
+        self._before = self._seconds()
+
+    def used(self) -> dict[str, float]:
+        took_s, now = time.monotonic() - self._begun, self._seconds()
+        used = {name: max(0.0, now[name] - self._before[name]) / took_s for name in now}
+        machine = used.pop("machine")
+        used["others"] = max(0.0, machine - sum(used.values()))
+        return {name: round(share, 2) for name, share in used.items()}
+
+    def _seconds(self) -> dict[str, float]:
+        platform = psutil.Process(self._platform)
+        loop_s, machine = _ran_s(self._platform), psutil.cpu_times()
+        children = [_with_ended_s(one.pid) for one in platform.children(recursive=True)]
+        return {
+            "loop": loop_s,
+            "threads": _own_processor_s(self._platform) - loop_s,
+            "children": sum(children)
+            + _with_ended_s(self._platform)
+            - _own_processor_s(self._platform),
+            "chats": _with_ended_s(self._chats),
+            "watch": _with_ended_s(self._watch),
+            "attackers": _with_ended_s(os.getpid()),
+            "machine": float(machine.user + machine.nice + machine.system),
+        }
+
+
+def _ran_s(thread: int) -> float:
+    """Return the processor time of a process's first thread: the first of the kernel's figures, in ns."""
+    return int(Path(f"/proc/{thread}/task/{thread}/schedstat").read_text().split()[0]) / 1e9
+
+
+def _own_processor_s(pid: int) -> float:
+    used = psutil.Process(pid).cpu_times()
+    return float(used.user + used.system)
+
+
+def _with_ended_s(pid: int) -> float:
+    """Return a process's processor time and that of its children that have ended."""
+    try:
+        used = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(used.user + used.system + used.children_user + used.children_system)
 
 
 def _stolen_s() -> float:

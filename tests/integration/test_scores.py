@@ -241,6 +241,15 @@ async def test_two_processes_that_count_in_turns_lose_nothing(world: Rated) -> N
         assert await votes(world) == number + 1
 
 
+async def test_what_is_said_waits_longer_than_a_rating(world: Rated) -> None:
+    await world.settle_all()
+    await converse(world, world.backend, "one_v1", "alice")
+    assert await world.scores.counter.has_measurements()
+    assert not await world.scores.counter.has_votes()
+    await rate(world, world.backend, "one_v1", "bob", True)
+    assert await world.scores.counter.has_votes()
+
+
 async def test_a_rating_that_commits_late_is_counted(world: Rated) -> None:
     early = await converse(world, world.backend, "one_v1", "alice")
     async with world.database.engine.connect() as connection:

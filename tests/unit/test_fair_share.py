@@ -23,7 +23,8 @@ class Flood:
 
     def __init__(self, at_once: int = 2) -> None:
         self.metrics = Metrics()
-        self.share = FairShare(ErrorForms(), self.metrics, at_once)
+        self.is_waited_for = False
+        self.share = FairShare(ErrorForms(), self.metrics, lambda: self.is_waited_for, at_once)
         self.began: list[str] = []
         self.steps = 0
         self.in_progress = self.most = 0
@@ -76,6 +77,18 @@ async def test_the_loop_makes_a_pass_between_two_steps() -> None:
         most, before = max(most, flood.steps - before), flood.steps
     assert flood.steps == 8 * 20
     assert most == 1
+
+
+async def test_who_holds_the_write_lock_waits_for_no_step() -> None:
+    flood = Flood(at_once=8)
+    asked = asyncio.gather(*(flood.ask(f"/{number}") for number in range(8)))
+    while len(flood.began) < 8:
+        await asyncio.sleep(0)
+    flood.is_waited_for, before, passes = True, flood.steps, 0
+    while not asked.done():
+        await asyncio.sleep(0)
+        passes += 1
+    assert flood.steps - before > 5 * passes, "all of them step in each pass"
 
 
 @pytest.mark.parametrize(("turns", "part"), [(0, 1), (1, 3)])

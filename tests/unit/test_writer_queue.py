@@ -108,3 +108,20 @@ async def test_sqlite_lets_an_urgent_writer_in_before_a_flood(tmp_path: Path) ->
         names = list(await session.scalars(text("SELECT name FROM written ORDER BY rowid")))
     await database.close()
     assert names.index("chat") == 1
+
+
+async def test_the_task_whose_turn_has_come_holds_the_lock() -> None:
+    writers = Writers()
+    held: list[bool] = []
+
+    async def ask() -> None:
+        async with writers.queue.turn(is_urgent=False):
+            held.append(writers.queue.is_held_here)
+
+    first = await writers.begin("first")
+    second = asyncio.create_task(ask())
+    await asyncio.sleep(0)
+    assert not writers.queue.is_held_here
+    writers.end_first.set()
+    await asyncio.gather(first, second)
+    assert held == [True]

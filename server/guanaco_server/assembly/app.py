@@ -105,7 +105,7 @@ def create_app(platform: Platform, *, heartbeat_s: float = HEARTBEAT_S) -> FastA
         ),
         forms,
     )
-    app.share = FairShare(forms, platform.metrics)
+    app.share = FairShare(forms, platform.metrics, lambda: platform.database.is_writing)
     if platform.settings.role == "worker":
         _include_operations(app, platform)
         _describe(app, (), forms)

@@ -20,7 +20,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco_server.chat.gateway.turn_log import Continuation
 from guanaco_server.chat.tables import (
     AskRow,
     ConversationRow,
@@ -72,84 +71,12 @@ async def first_messages(session: AsyncSession, conversation_ids: Sequence[str])
     return {conversation_id: content or "" for conversation_id, content in rows}
 
 
-async def take_turns(
-    session: AsyncSession,
-    conversation_ids: Sequence[str],
-    token: str,
-    now: datetime,
-    until: datetime,
-) -> dict[str, int]:
-    """Take the leases that are free or have run out; the message counts of those conversations."""
-    taken = await session.execute(
-        update(ConversationRow)
-        .where(
-            ConversationRow.id.in_(conversation_ids),
-            or_(ConversationRow.turn_token.is_(None), ConversationRow.turn_until < now),
-        )
-        .values(turn_token=token, turn_until=until)
-        .returning(ConversationRow.id, ConversationRow.message_count)
-        .execution_options(synchronize_session=False)
-    )
-    return {conversation_id: count for conversation_id, count in taken}
-
-
-async def renew_turn(
-    session: AsyncSession, conversation_id: str, token: str, until: datetime
-) -> None:
-    await session.execute(
-        update(ConversationRow)
-        .where(ConversationRow.id == conversation_id, ConversationRow.turn_token == token)
-        .values(turn_until=until)
-        .execution_options(synchronize_session=False)
-    )
-
-
-async def give_turn_back(
-    session: AsyncSession, conversation_id: str, token: str, known: int, added: int
-) -> int | None:
-    """Give the lease back and count the messages added; the new count, or None if the lease was no longer ours."""
-    count: int | None = await session.scalar(
-        update(ConversationRow)
-        .where(
-            ConversationRow.id == conversation_id,
-            or_(
-                ConversationRow.turn_token == token,
-                and_(ConversationRow.turn_token.is_(None), ConversationRow.message_count == known),
-            ),
-        )
-        .values(
-            turn_token=None, turn_until=None, message_count=ConversationRow.message_count + added
-        )
-        .returning(ConversationRow.message_count)
-        .execution_options(synchronize_session=False)
-    )
-    return count
-
-
 async def known_messages(session: AsyncSession, message_ids: Sequence[str]) -> dict[str, str]:
     """Return the texts of those of these messages that are stored."""
     rows = await session.execute(
         select(MessageRow.id, MessageRow.content).where(MessageRow.id.in_(message_ids))
     )
     return {message_id: content for message_id, content in rows}
-
-
-async def continue_message(session: AsyncSession, added: Continuation) -> None:
-    """Lengthen a reply; of one that was edited, the model's own words too."""
-    row = MessageRow
-    await session.execute(
-        update(row)
-        .where(row.id == added.id)
-        .values(
-            content=added.content,
-            original=row.original + added.appended,  # stays NULL where it was not edited
-            finish_reason=added.finish_reason,
-            completion_tokens=func.coalesce(row.completion_tokens, 0) + added.completion_tokens,
-            total_ms=func.coalesce(row.total_ms, 0.0) + added.total_ms,
-            reward_score=func.coalesce(added.reward_score, row.reward_score),
-        )
-        .execution_options(synchronize_session=False)
-    )
 
 
 async def open_turns(session: AsyncSession, now: datetime) -> dict[str, int]:
@@ -275,15 +202,6 @@ async def delete_messages(session: AsyncSession, message_ids: Sequence[str]) -> 
     await session.execute(
         delete(MessageRow)
         .where(MessageRow.id.in_(message_ids))
-        .execution_options(synchronize_session=False)
-    )
-
-
-async def mark_deleted(session: AsyncSession, message_ids: Sequence[str]) -> None:
-    await session.execute(
-        update(MessageRow)
-        .where(MessageRow.id.in_(message_ids))
-        .values(is_deleted=True)
         .execution_options(synchronize_session=False)
     )
 

@@ -10,9 +10,9 @@ import asyncio
 import json
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     ARRAY,
@@ -30,6 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import (
+    AsyncConnection,
     AsyncEngine,
     AsyncSession,
     async_sessionmaker,
@@ -49,11 +50,15 @@ from guanaco_server.database.commits import (
 )
 from guanaco_server.database.direct import NETWORK, DirectConnection
 from guanaco_server.database.replica import WRITTEN, ReadReplica, is_writer
+from guanaco_server.database.sqlite_connection import OneTripConnection, ResultConnection
 from guanaco_server.database.writer_queue import WriterQueue
 from guanaco_server.observability.tracing import span
 from guanaco_server.runtime import threads
 
 UNAVAILABLE_HINT = "Start the database, or correct GUANACO_DATABASE_URL: `guanaco settings` shows where it comes from."
+T = TypeVar("T")
+
+SQLITE_CONNECTIONS = 16  # kept open. Each further one is opened for a single use: two threads, and several passes of the loop
 BUSY_TIMEOUT_S = 30  # a writer waits this long for another; the longest unit takes milliseconds
 
 
@@ -69,6 +74,7 @@ class Database:
         )
         self._writers = WriterQueue(BUSY_TIMEOUT_S) if url.startswith("sqlite") else None
         self._direct: list[DirectConnection] = []
+        self._at_once: AsyncConnection | None = None
         self._sqlite_version: SqliteVersion | None = None
         self._commits = self._commit_signal()
         self._sessions = async_sessionmaker(self.engine, expire_on_commit=False)
@@ -84,6 +90,34 @@ class Database:
                 await session.connection(execution_options={"sqlite_begin": "BEGIN IMMEDIATE"})
                 yield session
                 await session.commit()
+
+    async def write_at_once(self, work: Callable[[ResultConnection], T]) -> T:
+        """Do ``work`` in an urgent transaction on SQLite, in one trip to a thread, on a connection for these alone.
+
+        However long the event loop is busy meanwhile, the other writers wait no longer for it.
+
+        Raises:
+            DBAPIError: The database refused it.
+        """
+        with span("database: write"):
+            async with self._turn(is_urgent=True):
+                connection = await self._connection_at_once()
+                try:
+                    return await connection.transact(work)
+                except sqlite3.Error as error:
+                    raise DBAPIError("a transaction", None, error) from None
+
+    async def _connection_at_once(self) -> OneTripConnection:
+        if self._at_once is None:
+            self._at_once = await self.engine.connect()
+        raw = await self._at_once.get_raw_connection()
+        assert isinstance(raw.driver_connection, OneTripConnection)
+        return raw.driver_connection
+
+    @property
+    def is_writing(self) -> bool:
+        """Tell whether this task holds SQLite's write lock, for which others wait."""
+        return self._writers is not None and self._writers.is_held_here
 
     def _turn(self, *, is_urgent: bool) -> AbstractAsyncContextManager[None]:
         return nullcontext() if self._writers is None else self._writers.turn(is_urgent=is_urgent)
@@ -180,6 +214,9 @@ class Database:
             await connection.close()
         if self._sqlite_version is not None:
             self._sqlite_version.close()
+        if self._at_once is not None:
+            await self._at_once.close()
+            self._at_once = None
         await self.engine.dispose()
         if self._replica is not None:
             await self._replica.engine.dispose()
@@ -270,6 +307,7 @@ def _sqlite_engine(url: str) -> AsyncEngine:
             "timeout": BUSY_TIMEOUT_S,
             "async_creator_fn": sqlite_connection.connect,
         },
+        pool_size=SQLITE_CONNECTIONS,
         hide_parameters=True,
     )
 

@@ -3,6 +3,7 @@
 aiosqlite makes a trip for each call: a cursor, the statement, its rows, the cursor's end. On a busy event loop each trip
 back waits for everything else that is ready, so a statement waits four times. Here a statement, with its rows, is one:
 ``execute_fetchall`` is one trip, and SQLite's connection in the thread returns all that there is to know as its rows.
+A whole transaction may be one trip as well.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import aiosqlite
 
+T = TypeVar("T")
 Rows = deque[Any]
 
 
@@ -35,10 +37,19 @@ class Many:
     parameters: Iterable[Sequence[Any]]
 
 
+@dataclass(frozen=True)
+class Work:
+    """Stands in for parameters: it is done after the statement, in one transaction, and returns the outcome."""
+
+    do: Callable[[ResultConnection], Any]
+
+
 class ResultConnection(sqlite3.Connection):
     """SQLite's connection in the thread of aiosqlite. What it executes is over, and its rows are read, when it returns."""
 
     def execute(self, sql: str, parameters: Any = (), /) -> Any:
+        if isinstance(parameters, Work):
+            return _Results(_transact(self, sql, parameters))
         cursor = self.cursor()
         try:
             if isinstance(parameters, Many):
@@ -56,9 +67,9 @@ class ResultConnection(sqlite3.Connection):
 class _Results(NamedTuple):
     """Stands in for a cursor: ``fetchall`` returns the outcome."""
 
-    outcome: StatementResult
+    outcome: Any
 
-    def fetchall(self) -> StatementResult:
+    def fetchall(self) -> Any:
         return self.outcome
 
 
@@ -76,6 +87,22 @@ class OneTripConnection(aiosqlite.Connection):
     async def run(self, sql: str, parameters: Any) -> StatementResult:
         """Execute a statement, and read its rows, in one trip to the thread."""
         return await self.execute_fetchall(sql, parameters)  # type: ignore[return-value]
+
+    async def transact(self, work: Callable[[ResultConnection], T]) -> T:
+        """Do ``work`` in a transaction that writes, in one trip to the thread."""
+        return await self.execute_fetchall("BEGIN IMMEDIATE", Work(work))  # type: ignore[return-value]
+
+
+def _transact(connection: ResultConnection, begin: str, work: Work) -> Any:
+    connection.execute(begin)
+    try:
+        outcome = work.do(connection)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return outcome
 
 
 class OneTripCursor:

@@ -7,6 +7,7 @@
                         under way: a flood has at most half of the loop, and a quarter where people chat
 
 So a step of a reply waits for one step of the flood, where it waited for as many as there were requests under way.
+A request that holds SQLite's write lock does not wait between its steps: chats wait for that lock.
 A request needs its place while it computes: it gives it up when it begins to stream, and at the latest after
 ``HOLD_S``, because one that takes longer waits for something.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict, deque
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -99,8 +100,9 @@ class _Place:
 class _Steps:
     """Lets one request's step run in each pass of the event loop, and in a part of its time. Belongs to one event loop."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, is_waited_for: Callable[[], bool]) -> None:
         self._metrics = metrics
+        self._is_waited_for = is_waited_for
         self._is_free = True
         self._spent_s = 0.0
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -112,6 +114,8 @@ class _Steps:
         """Return None if a step may run now, otherwise what to wait for."""
         if self._is_free:
             self._begin()
+            return None
+        if self._is_waited_for():
             return None
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
@@ -174,10 +178,18 @@ class _Stepped:
 
 
 class FairShare:
-    def __init__(self, forms: ErrorForms, metrics: Metrics, at_once: int = AT_ONCE) -> None:
+    """``is_waited_for`` tells of the task that calls it whether it holds what chats wait for."""
+
+    def __init__(
+        self,
+        forms: ErrorForms,
+        metrics: Metrics,
+        is_waited_for: Callable[[], bool],
+        at_once: int = AT_ONCE,
+    ) -> None:
         self._forms = forms
         self._places = Places(at_once)
-        self._steps = _Steps(metrics)
+        self._steps = _Steps(metrics, is_waited_for)
 
     async def answer(
         self, address: str, app: ASGIApp, scope: Scope, receive: Receive, send: Send

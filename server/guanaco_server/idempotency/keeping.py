@@ -96,12 +96,6 @@ async def keep_answer(session: AsyncSession, result: BaseModel) -> None:
         await store(session, answer)
 
 
-async def is_held(session: AsyncSession, answer: AnswerToKeep) -> bool:
-    """Tell within the caller's transaction whether the request still is this task's to answer."""
-    row = await queries.locked(session, answer.account_id, answer.key_hash)
-    return row is not None and row.token == answer.token
-
-
 async def store(session: AsyncSession, answer: AnswerToKeep) -> None:
     """Store an answer within the caller's transaction; RequestInProgress if the claim is another's by now."""
     names = (answer.account_id, answer.key_hash, answer.token)

@@ -18,6 +18,7 @@ from guanaco_server.leaderboard.verdict import VerdictService
 from guanaco_server.runtime.background import Background
 
 IDLE_S = 0.5
+MEASURES_S = 5.0  # between two measurements of conversations without a rating: each holds SQLite's write lock for 100 ms on a busy machine
 WINDOWS_S = 30.0  # until a changed window is noticed without new ratings
 MOST_PAUSE_S = 1.0  # between two rankings
 VERDICTS_S = 5.0  # between two looks at verdicts
@@ -39,6 +40,7 @@ class ScoreLoop:
         self._has_ranked = asyncio.Event()
         self._commits = commits
         self._counted_at = float("-inf")
+        self._is_behind = False  # conversations wait to be measured
         self._has_counted = asyncio.Event()
         self._counting = Background("counting")
         self._ranking = Background("ranking")
@@ -57,6 +59,7 @@ class ScoreLoop:
 
     async def run_once(self) -> None:
         """Count all that waits, rank, and note what is settled."""
+        self._counted_at = min(self._counted_at, time.monotonic() - MEASURES_S)
         await self._count()
         await self._standings.publish()
         await self._note_settled()
@@ -75,7 +78,7 @@ class ScoreLoop:
 
     async def _count(self) -> None:
         began = time.monotonic()
-        if began - self._counted_at < WINDOWS_S and not await self._counter.has_work():
+        if began - self._counted_at < WINDOWS_S and not await self._has_work(began):
             return
         is_all = False
         while not is_all:
@@ -83,7 +86,14 @@ class ScoreLoop:
             self._standings.follow(batch)
             self._has_counted.set()
             is_all = batch.is_all
-        self._counted_at = time.monotonic()
+        self._counted_at, self._is_behind = time.monotonic(), False
+
+    async def _has_work(self, now: float) -> bool:
+        """Return whether to count now: at once what somebody has rated, and what was only said every MEASURES_S."""
+        if await self._counter.has_votes():
+            return True
+        self._is_behind = await self._counter.has_measurements()
+        return self._is_behind and now - self._counted_at >= MEASURES_S
 
     async def _keep_counted(self) -> None:
         while True:
@@ -94,7 +104,7 @@ class ScoreLoop:
                 self._standings.reset()
                 self._commits.reset()
             self._has_counted.set()  # a rule, or the day, may have changed without a rating
-            await self._commits.wait(IDLE_S, WINDOWS_S)
+            await self._commits.wait(IDLE_S, MEASURES_S if self._is_behind else WINDOWS_S)
 
     async def _keep_ranked(self) -> None:
         """Rank while counting goes on, half of the time at most, so that counting is not held up by it."""

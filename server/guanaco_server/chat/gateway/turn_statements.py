@@ -1,4 +1,4 @@
-"""The turn log's statements: on SQLite a batch is one transaction; on PostgreSQL, one statement with one JSON parameter."""
+"""The turn log's statements on PostgreSQL: a batch is one statement with JSON parameters. SQLite's are in sqlite_turns.py."""
 
 from __future__ import annotations
 
@@ -9,111 +9,12 @@ from functools import cache
 from typing import Any, LiteralString
 
 import msgspec
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.chat import Sender
-from guanaco_server.chat import queries
 from guanaco_server.chat.gateway.turn_log import EndedTurn, Lease, NewReply, StoredMessage
-from guanaco_server.chat.tables import MessageRow
 from guanaco_server.database.database import Database
 from guanaco_server.database.direct import text_array
 from guanaco_server.idempotency import keeping
-
-
-class SqliteTurns:
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def claim(
-        self, conversation_ids: Sequence[str], token: str, now: datetime, until: datetime
-    ) -> dict[str, int]:
-        async with self._database.write(is_urgent=True) as session:
-            return await queries.take_turns(session, conversation_ids, token, now, until)
-
-    async def renew(self, leases: Sequence[Lease], until: datetime) -> None:
-        async with self._database.write(is_urgent=True) as session:
-            for lease in leases:
-                await queries.renew_turn(session, lease.conversation_id, lease.token, until)
-
-    async def end(self, turns: Sequence[EndedTurn]) -> set[str]:
-        async with self._database.write(is_urgent=True) as session:
-            return {
-                turn.lease.conversation_id for turn in turns if await self._end_one(session, turn)
-            }
-
-    async def known(self, messages: Sequence[StoredMessage]) -> set[str]:
-        async with self._database.read() as session:
-            found = await queries.known_messages(session, [message.id for message in messages])
-        return {
-            message.id
-            for message in messages
-            if message.id in found and message.content in (None, found[message.id])
-        }
-
-    @staticmethod
-    async def _end_one(session: AsyncSession, turn: EndedTurn) -> bool:
-        added = turn.message_count - turn.lease.message_count
-        lease = turn.lease
-        if turn.answer is not None and not await keeping.is_held(session, turn.answer):
-            return False
-        count = await queries.give_turn_back(
-            session, lease.conversation_id, lease.token, lease.message_count, added
-        )
-        if count is None:
-            return False
-        rows = _rows(turn, count)
-        if (
-            count - added != lease.message_count
-        ):  # changed meanwhile: a summary may tell what is erased
-            for row in rows:
-                row.summary = None
-        session.add_all(rows)
-        await queries.mark_deleted(session, turn.superseded)
-        if turn.continued is not None:
-            await queries.continue_message(session, turn.continued)
-        if turn.answer is not None:
-            await keeping.store(session, turn.answer)
-        return True
-
-
-def _rows(turn: EndedTurn, count: int) -> list[MessageRow]:
-    rows = []
-    if turn.asked is not None:
-        rows.append(
-            MessageRow(
-                id=turn.asked.id,
-                conversation_id=turn.lease.conversation_id,
-                position=count if turn.reply is None else count - 1,
-                sender=Sender.USER,
-                content=turn.asked.content,
-                created_at=turn.asked.at,
-                is_deleted=False,
-                lore=list(turn.asked.lore) or None,
-                recalled=list(turn.asked.recalled) or None,
-                summary=asdict(turn.asked.summary) if turn.asked.summary is not None else None,
-            )
-        )
-    if turn.reply is not None:
-        rows.append(
-            MessageRow(
-                id=turn.reply.id,
-                conversation_id=turn.lease.conversation_id,
-                position=count,
-                sender=Sender.BOT,
-                content=turn.reply.content,
-                created_at=turn.reply.at,
-                is_deleted=False,
-                finish_reason=turn.reply.finish_reason,
-                prompt_tokens=turn.reply.prompt_tokens,
-                completion_tokens=turn.reply.completion_tokens,
-                ttft_ms=turn.reply.ttft_ms,
-                total_ms=turn.reply.total_ms,
-                reward_score=turn.reply.reward_score,
-                original=turn.reply.original,
-            )
-        )
-    return rows
-
 
 CLAIM = """
 UPDATE conversations SET turn_token = $2, turn_until = $4

@@ -96,12 +96,22 @@ class ScoreCounter:
 
     async def has_work(self) -> bool:
         """Tell whether anything waits to be counted, except for competitions whose window has changed."""
+        return await self.has_votes() or await self.has_measurements()
+
+    async def has_votes(self) -> bool:
+        """Tell whether a rating, a correction or a recount waits, for which somebody may look at a board."""
         async with self._database.read() as session:
             return bool(
                 await feedback_records.uncounted(session, 1)
-                or await chat_records.changed(session, 1)
                 or await queries.has_recounts(session)
                 or await queries.has_corrections(session)
+            )
+
+    async def has_measurements(self) -> bool:
+        """Tell whether a conversation waits to be measured again."""
+        async with self._database.read() as session:
+            return bool(
+                await chat_records.changed(session, 1)
                 or await queries.outdated(session, self._definitions.version, 1)
             )
 
