@@ -46,11 +46,11 @@ from guanaco_server.demo.tiny_repo import make_tiny_repo  # noqa: E402
 from guanaco_server.deployments.model_server import Generation  # noqa: E402
 from guanaco_server.deployments.vllm_server import VllmServer  # noqa: E402
 from guanaco_server.lore.activation import tokens, triggered  # noqa: E402
+from guanaco_server.prompts.history.lore import asked  # noqa: E402
+from guanaco_server.prompts.history.summaries import unsummarized  # noqa: E402
 from guanaco_server.prompts.layouts import Summary, Utterance  # noqa: E402
-from guanaco_server.prompts.lore import asked  # noqa: E402
 from guanaco_server.prompts.room import build_prompts  # noqa: E402
 from guanaco_server.prompts.service import PromptService  # noqa: E402
-from guanaco_server.prompts.summaries import unsummarized  # noqa: E402
 from tests.fixtures.serializer_jobs import KEY, REPO, job_for, make_artifact  # noqa: E402
 
 REPLY = GenerationParams(temperature=1.0, max_output_tokens=32)

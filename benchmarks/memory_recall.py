@@ -29,12 +29,12 @@ from guanaco.prompts import PRESETS  # noqa: E402
 from guanaco_server.chat.memory.digest import digest  # noqa: E402
 from guanaco_server.demo.corpus import CORPUS  # noqa: E402
 from guanaco_server.lore.activation import tokens  # noqa: E402
+from guanaco_server.prompts.history.recall import WORD, passages, recalled  # noqa: E402
+from guanaco_server.prompts.history.summaries import unsummarized  # noqa: E402
 from guanaco_server.prompts.layouts import Summary, Utterance  # noqa: E402
-from guanaco_server.prompts.recall import WORD, passages, recalled  # noqa: E402
 from guanaco_server.prompts.room import build_prompts  # noqa: E402
 from guanaco_server.prompts.sample import SAMPLE  # noqa: E402
 from guanaco_server.prompts.service import PromptService  # noqa: E402
-from guanaco_server.prompts.summaries import unsummarized  # noqa: E402
 
 BOT = Bot(name="Ada", memory="An owl who keeps a library.")
 LINES = CORPUS.strip().splitlines()

@@ -25,15 +25,15 @@ from tokenizers import Tokenizer
 from guanaco.chat import Bot, Sender
 from guanaco.prompts import PromptFormatter
 from guanaco_server.demo.tiny_repo import make_tiny_repo
-from guanaco_server.prompts.chat_templates import ChatTemplate, ChatTemplateCounter
 from guanaco_server.prompts.counting import Counters, TokenCounter
+from guanaco_server.prompts.history.transcript import Transcript
 from guanaco_server.prompts.layouts import Layout, Utterance, formatter_layout
 from guanaco_server.prompts.rendering import render
 from guanaco_server.prompts.room import build_prompts
 from guanaco_server.prompts.service import chat_layout
-from guanaco_server.prompts.template_files import TemplateFile
-from guanaco_server.prompts.template_process import TemplateProcess
-from guanaco_server.prompts.transcript import Transcript
+from guanaco_server.prompts.templates.chat_templates import ChatTemplate, ChatTemplateCounter
+from guanaco_server.prompts.templates.files import TemplateFile
+from guanaco_server.prompts.templates.process import TemplateProcess
 
 ROUNDS = 60
 SEEDS = count(1_000)

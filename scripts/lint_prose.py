@@ -52,7 +52,7 @@ SKIPPED = {
     "docs/troubleshooting.md": "written by `make docs` from texts that are checked",
     "guanaco/bots.py": "tells of characters, who are he or she",
     "cli/guanaco_cli/demo/journey.py": "has a user's words about a character",
-    "server/guanaco_server/submissions/pipeline/fixed_text.py": "is a story",
+    "server/guanaco_server/submissions/pipeline/checks/fixed_text.py": "is a story",
     "benchmarks/privacy_corpus.py": "is chat",
 }
 LABELS = {

@@ -15,7 +15,7 @@ from guanaco.submissions import GenerationParams, Outcome, Stage, SubmissionKind
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
 from guanaco_server.deployments.model_server import ModelServerFault, NotANumber
-from guanaco_server.submissions.pipeline.content_checks import PROMPTS
+from guanaco_server.submissions.pipeline.checks.content import PROMPTS
 from tests.fixtures.clocks import after
 from tests.fixtures.pipeline import ID, PipelineWorld, tiny_files
 from tests.fixtures.world import TEST_SETTINGS, eventually

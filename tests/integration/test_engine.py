@@ -32,7 +32,7 @@ from guanaco_server.deployments.model_server import (
     reward_score,
 )
 from guanaco_server.deployments.vllm_server import VllmServer
-from guanaco_server.submissions.pipeline.fixed_text import perplexity
+from guanaco_server.submissions.pipeline.checks.fixed_text import perplexity
 from tests.fixtures.forked import forked_server
 from tests.fixtures.ports import free_port
 from tests.fixtures.reward_repos import LIKED, make_reward_repo

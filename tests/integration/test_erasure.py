@@ -15,7 +15,7 @@ from guanaco.feedback import ErasureRequest
 from guanaco_server.chat.conversations.erasure_watch import ErasureWatch
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import complete_metadata
-from guanaco_server.feedback.erasure import ErasedUser
+from guanaco_server.feedback.erasures.service import ErasedUser
 from tests.fixtures.world import BOT, World
 
 pytestmark = pytest.mark.both_databases

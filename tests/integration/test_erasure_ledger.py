@@ -10,13 +10,13 @@ import pytest
 
 from guanaco.errors import StoreUnreachable
 from guanaco_server.assembly.adapters import build_ledger
-from guanaco_server.feedback.ledger import (
+from guanaco_server.feedback.erasures.ledger import (
     ErasureEntry,
     ErasureLedger,
     in_force,
     new_id,
 )
-from guanaco_server.feedback.s3_ledger import PREFIX
+from guanaco_server.feedback.erasures.s3_ledger import PREFIX
 from guanaco_server.settings import Settings
 from tests.fixtures.s3 import SERVERS, S3Server, boto
 

@@ -17,8 +17,9 @@ from sqlalchemy import text
 from guanaco.accounts import Role
 from guanaco_server.anonymization.anonymizer import Anonymizer
 from guanaco_server.database.database import Database
-from guanaco_server.feedback import copies, export
+from guanaco_server.feedback import copies
 from guanaco_server.feedback.copies import VERSION, CopyService, Pseudonyms
+from guanaco_server.feedback.exports import export
 from tests.fixtures.world import BOT, World, eventually
 
 pytestmark = pytest.mark.both_databases

@@ -15,8 +15,8 @@ from guanaco.formatters import load_formatter
 from guanaco.prompts import PoetPrompt
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
-from guanaco_server.prompts.poet import cut
-from guanaco_server.prompts.poet_parts import PoetPart
+from guanaco_server.prompts.files.poet import cut
+from guanaco_server.prompts.files.poet_parts import PoetPart
 from tests.fixtures.hostile_texts import POETS
 from tests.fixtures.world import BOT, World
 

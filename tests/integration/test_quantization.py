@@ -14,7 +14,7 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.health import ServerState
 from guanaco_server.deployments.model_server import ModelServerFault, NotANumber
 from guanaco_server.deployments.specs import deployment_name
-from guanaco_server.submissions.pipeline.fixed_text import TEXT
+from guanaco_server.submissions.pipeline.checks.fixed_text import TEXT
 from guanaco_server.submissions.pipeline.server_start import deployment_of
 from tests.fixtures.pipeline import ID, RUN, PipelineWorld, tiny_files
 

@@ -24,7 +24,7 @@ from guanaco_server.backups.scratch import restored_server
 from guanaco_server.backups.verifying import verify_backup
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import complete_metadata
-from guanaco_server.feedback.ledger import ErasureEntry, LocalLedger, in_force, new_id
+from guanaco_server.feedback.erasures.ledger import ErasureEntry, LocalLedger, in_force, new_id
 from guanaco_server.settings import Settings
 from tests.conftest import migrate
 from tests.fixtures.postgres import MissingPostgresError, PostgresServer, running_server

@@ -13,10 +13,10 @@ from guanaco.errors import BadChatTemplate, Overloaded, PromptFailed
 from guanaco.prompts import ChatTemplatePrompt, PromptFile, PromptPart
 from guanaco_server.artifacts.stores.memory import MemoryStore
 from guanaco_server.formats.manifest import Manifest
-from guanaco_server.prompts import template_process
 from guanaco_server.prompts.room import build_prompts
 from guanaco_server.prompts.service import PromptService
-from guanaco_server.prompts.template_process import Job, TemplateFault, TemplateProcess
+from guanaco_server.prompts.templates import process as template_process
+from guanaco_server.prompts.templates.process import Job, TemplateFault, TemplateProcess
 from guanaco_server.runtime.clock import FixedClock
 from tests.fixtures.world import WORD_TOKENIZER
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from guanaco_server.prompts.template_files import TemplateFile
-from guanaco_server.prompts.template_process import Job, TemplateFault, TemplateProcess
+from guanaco_server.prompts.templates.files import TemplateFile
+from guanaco_server.prompts.templates.process import Job, TemplateFault, TemplateProcess
 
 pytestmark = pytest.mark.slow
 

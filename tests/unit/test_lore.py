@@ -15,7 +15,7 @@ from guanaco.lore import Lorebook, LoreEntry
 from guanaco_server.lore.activation import EPOCH_MESSAGES, require_usable, takes_long, triggered
 from guanaco_server.lore.mentions import mentioned
 from guanaco_server.lore.patterns import BYTES_BESIDES, MAX_WORK, KeptPatterns, compiled
-from guanaco_server.prompts import lore
+from guanaco_server.prompts.history import lore
 from guanaco_server.prompts.layouts import Utterance
 from tests.fixtures.hostile_texts import BOOKS, SAID
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from guanaco.chat import Bot, Sender
+from guanaco_server.prompts.history.recall import passages, recalled
 from guanaco_server.prompts.layouts import Utterance
-from guanaco_server.prompts.recall import passages, recalled
 
 ROOM = 100  # tokens, of which a cut leaves 65: some five turns of filler
 

@@ -12,10 +12,10 @@ from guanaco.chat import Bot, Sender, Turn
 from guanaco.errors import InvalidFormatter, MessageTooLong
 from guanaco.prompts import PRESETS, PromptFormatter, fill, parse_template
 from guanaco_server.prompts.counting import TokenCounter
+from guanaco_server.prompts.history.truncation import LOW_WATER
 from guanaco_server.prompts.layouts import Layout, formatter_layout
 from guanaco_server.prompts.rendering import render
 from guanaco_server.prompts.service import with_greeting
-from guanaco_server.prompts.truncation import LOW_WATER
 from tests.fixtures.tokenizers import KINDS, counter_of, tokenizer_of
 
 BOT = Bot(name="Nia", memory="PERSONA", prompt="SCENARIO", first_message="Ahoy")

@@ -20,7 +20,7 @@ from guanaco_server.deployments.specs import EngineOptions, deployment_name, mod
 from guanaco_server.feedback.copies import Pseudonyms
 from guanaco_server.http.errors import status_of
 from guanaco_server.statistics.intervals import wilson_interval
-from guanaco_server.submissions.pipeline.fixed_text import perplexity
+from guanaco_server.submissions.pipeline.checks.fixed_text import perplexity
 from guanaco_server.submissions.pipeline.server_start import evidence
 
 ROOT = Path(__file__).parents[2]

@@ -27,7 +27,7 @@ from guanaco_server.stress.verdict import (
     judge,
     percentiles,
 )
-from guanaco_server.submissions.pipeline.load_check import on_its_machine
+from guanaco_server.submissions.pipeline.checks.load import on_its_machine
 
 THRESHOLDS = Thresholds(100, 50, 1_000, 0.1)
 GOOD = RequestResult(output_tokens=5, ttft_ms=10, tpot_ms=2, e2e_ms=20)

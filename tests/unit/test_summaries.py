@@ -6,8 +6,8 @@ import pytest
 
 from guanaco.chat import Sender
 from guanaco_server.chat.memory.notes import keeps, readable, request, usable
+from guanaco_server.prompts.history.summaries import unsummarized, within_budget
 from guanaco_server.prompts.layouts import Summary, Utterance
-from guanaco_server.prompts.summaries import unsummarized, within_budget
 
 LINE = "We went on along the river."  # seven tokens
 ROOM = 100

@@ -10,8 +10,8 @@ from functools import partial
 import pytest
 
 from guanaco.errors import Overloaded
-from guanaco_server.prompts import template_queue
-from guanaco_server.prompts.template_queue import TemplateQueue
+from guanaco_server.prompts.templates import queue as template_queue
+from guanaco_server.prompts.templates.queue import TemplateQueue
 
 SOON = 60.0
 

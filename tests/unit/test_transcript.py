@@ -12,8 +12,9 @@ from guanaco.chat import MAX_MESSAGE_CHARS, Bot, Sender
 from guanaco.errors import MessageTooLong
 from guanaco.prompts import PRESETS, PromptFormatter
 from guanaco_server.chat.conversations.history import History
-from guanaco_server.prompts import lore
 from guanaco_server.prompts.counting import TokenCounter
+from guanaco_server.prompts.history import lore
+from guanaco_server.prompts.history.transcript import Transcript
 from guanaco_server.prompts.layouts import (
     KEPT_CHARS,
     ChatTurn,
@@ -24,7 +25,6 @@ from guanaco_server.prompts.layouts import (
 )
 from guanaco_server.prompts.rendering import render
 from guanaco_server.prompts.service import with_greeting
-from guanaco_server.prompts.transcript import Transcript
 from tests.fixtures.tokenizers import KINDS, counter_of
 
 BARE = PromptFormatter(bot_template="{message}", user_template="{message}")

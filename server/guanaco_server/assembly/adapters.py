@@ -29,7 +29,7 @@ from guanaco_server.clusters.local.fork_server import has_memory_left
 from guanaco_server.clusters.placement import RegionShare
 from guanaco_server.deployments.model_server import ModelServer
 from guanaco_server.deployments.vllm_server import VllmServer
-from guanaco_server.feedback.ledger import ErasureLedger, LocalLedger
+from guanaco_server.feedback.erasures.ledger import ErasureLedger, LocalLedger
 from guanaco_server.observability.tracing import NoTracing, Tracing
 from guanaco_server.runtime.clock import Clock, SystemClock
 from guanaco_server.runtime.data_dir import DataDir
@@ -107,7 +107,7 @@ def build_ledger(settings: Settings) -> ErasureLedger:
     """The erasure ledger is where the artifacts are, which all processes share, and which is no part of the database."""
     if settings.artifacts_url is None:
         return LocalLedger(settings.artifacts_path.absolute() / ".erasures")
-    from guanaco_server.feedback.s3_ledger import S3Ledger
+    from guanaco_server.feedback.erasures.s3_ledger import S3Ledger
 
     return S3Ledger(_bucket(settings, settings.artifacts_url))
 

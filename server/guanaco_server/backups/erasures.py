@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from guanaco.errors import NotFound
 from guanaco_server.assembly.adapters import build_ledger
-from guanaco_server.feedback.ledger import ErasureEntry, ErasureLedger, in_force, new_id
+from guanaco_server.feedback.erasures.ledger import ErasureEntry, ErasureLedger, in_force, new_id
 from guanaco_server.settings import Settings
 
 

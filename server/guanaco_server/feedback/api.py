@@ -24,8 +24,8 @@ from guanaco.feedback import (
 )
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
-from guanaco_server.feedback.erasure import ErasureService
-from guanaco_server.feedback.export import MEDIA_TYPES, NDJSON, Export
+from guanaco_server.feedback.erasures.service import ErasureService
+from guanaco_server.feedback.exports.export import MEDIA_TYPES, NDJSON, Export
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.http.routes import Routes
 

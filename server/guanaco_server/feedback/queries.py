@@ -17,7 +17,7 @@ from guanaco_server.chat.conversations.records import user_key
 from guanaco_server.database.bulk import BulkInsert, insert_missing
 from guanaco_server.database.database import among
 from guanaco_server.feedback.cursors import NumberRange
-from guanaco_server.feedback.ledger import ErasureEntry
+from guanaco_server.feedback.erasures.ledger import ErasureEntry
 from guanaco_server.feedback.tables import (
     ErasureRow,
     FeedbackCopyRow,

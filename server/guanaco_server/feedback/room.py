@@ -11,8 +11,8 @@ from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.database.database import Database
 from guanaco_server.feedback.changes import OnChanged
 from guanaco_server.feedback.copies import CopyLoop, CopyService, Pseudonyms, Variants
-from guanaco_server.feedback.erasure import Eraser, ErasureService, OnDeleted
-from guanaco_server.feedback.ledger import ErasureLedger, UserHashes
+from guanaco_server.feedback.erasures.ledger import ErasureLedger, UserHashes
+from guanaco_server.feedback.erasures.service import Eraser, ErasureService, OnDeleted
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.runtime.clock import Clock

@@ -30,7 +30,7 @@ from guanaco_server.feedback import cursors, queries
 from guanaco_server.feedback.changes import OnChanged, RatingChanger
 from guanaco_server.feedback.copies import WITHHELD, CopyService
 from guanaco_server.feedback.cursors import NumberRange
-from guanaco_server.feedback.export import MEDIA_TYPES, Export, encoded
+from guanaco_server.feedback.exports.export import MEDIA_TYPES, Export, encoded
 from guanaco_server.feedback.recording import RatingRecorder
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.runtime.clock import Clock

@@ -10,7 +10,7 @@ from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.chat.conversations.records import user_key
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
-from guanaco_server.feedback.erasure import ErasedUser
+from guanaco_server.feedback.erasures.service import ErasedUser
 from guanaco_server.leaderboard.counting.counter import ScoreCounter
 from guanaco_server.leaderboard.counting.measurement import DEFINITIONS
 from guanaco_server.leaderboard.counting.readers import RatingCounts

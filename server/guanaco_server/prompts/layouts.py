@@ -19,7 +19,7 @@ from guanaco.chat import Bot, Sender
 from guanaco.prompts import PromptFormatter, PromptRole, fill, parse_template
 from guanaco_server.lore.activation import constants, text_of
 from guanaco_server.prompts.counting import CountedText, Generations, TokenCounter
-from guanaco_server.prompts.truncation import Frame
+from guanaco_server.prompts.history.truncation import Frame
 
 REMINDER_LINE = "{memory}\n"
 SUMMARY_BEGINS = "What happened before: "

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from guanaco.chat import Sender
 from guanaco.errors import MessageTooLong
 from guanaco_server.prompts.counting import EMPTY, AddedTokens, CountedText, TokenCounter
+from guanaco_server.prompts.history.transcript import Transcript
+from guanaco_server.prompts.history.truncation import RESERVE, Cut, Frame, Replay, TurnSizes
 from guanaco_server.prompts.layouts import ChatTurn, Layout, counted_layout
-from guanaco_server.prompts.transcript import Transcript
-from guanaco_server.prompts.truncation import RESERVE, Cut, Frame, Replay, TurnSizes
 
 
 def render(

@@ -28,8 +28,11 @@ from guanaco.prompts import (
     PromptFormatter,
     UnknownPrompt,
 )
-from guanaco_server.prompts.chat_templates import ChatTemplate, ChatTemplateCounter
 from guanaco_server.prompts.counting import Counters, Generations, TextsNotCounted, TokenCounter
+from guanaco_server.prompts.files.poet import PoetRenderer, cut
+from guanaco_server.prompts.files.poet_parts import PoetPart
+from guanaco_server.prompts.files.prompt_files import PromptFileRenderer
+from guanaco_server.prompts.history.transcript import Transcript
 from guanaco_server.prompts.layouts import (
     KEPT_CHARS,
     ChatTurn,
@@ -41,14 +44,11 @@ from guanaco_server.prompts.layouts import (
     layout_like,
     persona,
 )
-from guanaco_server.prompts.poet import PoetRenderer, cut
-from guanaco_server.prompts.poet_parts import PoetPart
-from guanaco_server.prompts.prompt_files import PromptFileRenderer
 from guanaco_server.prompts.rendering import render, render_uncounted
-from guanaco_server.prompts.template_files import FILES
-from guanaco_server.prompts.template_process import Allowance, TemplateFault, TemplateProcess
-from guanaco_server.prompts.template_queue import WIDTH, TemplateQueue
-from guanaco_server.prompts.transcript import Transcript
+from guanaco_server.prompts.templates.chat_templates import ChatTemplate, ChatTemplateCounter
+from guanaco_server.prompts.templates.files import FILES
+from guanaco_server.prompts.templates.process import Allowance, TemplateFault, TemplateProcess
+from guanaco_server.prompts.templates.queue import WIDTH, TemplateQueue
 from guanaco_server.runtime import threads
 from guanaco_server.serializer import confined
 from guanaco_server.serializer.confined import StartChild

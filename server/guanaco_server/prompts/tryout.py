@@ -10,7 +10,7 @@ from guanaco.chat import Bot
 from guanaco.errors import MissingFile
 from guanaco.prompts import Prompt
 from guanaco.trials import sample_turns
-from guanaco_server.prompts.lore import require_usable_book, with_lore
+from guanaco_server.prompts.history.lore import require_usable_book, with_lore
 from guanaco_server.prompts.room import build_prompts
 from guanaco_server.prompts.sample import SAMPLE
 from guanaco_server.prompts.service import is_by_chat_template

@@ -32,7 +32,7 @@ from guanaco_server.accounts.service import Account
 from guanaco_server.http.openapi import event_schema
 from guanaco_server.http.routes import Routes
 from guanaco_server.http.sse import EVENT_STREAM, event_stream
-from guanaco_server.submissions.pipeline.repo_checks import RepoChecks
+from guanaco_server.submissions.pipeline.checks.repo import RepoChecks
 from guanaco_server.submissions.pipeline.traffic_plans import TrafficPlans
 from guanaco_server.submissions.prompt_trials import PromptTrials
 from guanaco_server.submissions.quotas.service import QuotaService

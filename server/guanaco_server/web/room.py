@@ -21,7 +21,7 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.duels.room import DuelsRoom
 from guanaco_server.experiments.service import ExperimentService
-from guanaco_server.feedback.erasure import ErasureService
+from guanaco_server.feedback.erasures.service import ErasureService
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.leaderboard.flags.service import FlagService
 from guanaco_server.leaderboard.ranking.history import ScoreHistoryReader

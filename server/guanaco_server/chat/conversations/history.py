@@ -24,10 +24,10 @@ from guanaco_server.chat.tables import ConversationRow, MessageRow
 from guanaco_server.database.database import Database
 from guanaco_server.database.direct import lost_connection, text_array
 from guanaco_server.database.group_commit import GroupCommit
-from guanaco_server.prompts import lore, recall, summaries
 from guanaco_server.prompts.counting import Generations
+from guanaco_server.prompts.history import lore, recall, summaries
+from guanaco_server.prompts.history.transcript import Transcript
 from guanaco_server.prompts.layouts import Summary, Utterance, chars_of, lore_of
-from guanaco_server.prompts.transcript import Transcript
 from guanaco_server.routing.prefixes import SharedPrefix, shared_prefix
 
 TURN_CHARS = 150  # a turn's objects, in characters of text

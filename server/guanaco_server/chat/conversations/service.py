@@ -58,7 +58,7 @@ from guanaco_server.experiments.variants import apply_variant
 from guanaco_server.idempotency.keeping import keep_answer
 from guanaco_server.partitions.ids import new_conversation_id
 from guanaco_server.partitions.service import Periods
-from guanaco_server.prompts.lore import require_usable_book
+from guanaco_server.prompts.history.lore import require_usable_book
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.service import Assigned, RoutingService
 from guanaco_server.runtime.clock import Clock

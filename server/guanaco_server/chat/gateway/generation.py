@@ -45,10 +45,10 @@ from guanaco_server.deployments.model_server import (
 )
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.observability.tracing import span
+from guanaco_server.prompts.history.lore import without_newest_lore
+from guanaco_server.prompts.history.transcript import Transcript
 from guanaco_server.prompts.layouts import ChatTurn
-from guanaco_server.prompts.lore import without_newest_lore
 from guanaco_server.prompts.service import PromptService
-from guanaco_server.prompts.transcript import Transcript
 from guanaco_server.routing.prefixes import SharedPrefix
 from guanaco_server.routing.replicas import Ask, ReplicaChooser
 from guanaco_server.routing.service import LiveSubmission

@@ -60,7 +60,7 @@ from guanaco_server.experiments.running import RunningExperiments
 from guanaco_server.experiments.variants import apply_variant
 from guanaco_server.idempotency.keeping import answer_to, current_keeper
 from guanaco_server.observability.tracing import span
-from guanaco_server.prompts.lore import require_usable_book, with_lore
+from guanaco_server.prompts.history.lore import require_usable_book, with_lore
 from guanaco_server.routing.service import LiveSubmission, RoutingService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import SubmissionService

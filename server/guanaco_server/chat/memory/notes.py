@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from guanaco.chat import Bot, Sender
 from guanaco_server.lore.activation import tokens
+from guanaco_server.prompts.history.summaries import within_budget
 from guanaco_server.prompts.layouts import Utterance
-from guanaco_server.prompts.summaries import within_budget
 
 WRITER = Bot(
     name="Notes",

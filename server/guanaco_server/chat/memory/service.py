@@ -28,7 +28,7 @@ from guanaco_server.chat.memory.carrying import erase_carried
 from guanaco_server.chat.tables import ConversationRow, MessageRow
 from guanaco_server.database.database import Database
 from guanaco_server.lore.activation import tokens
-from guanaco_server.prompts.summaries import summary_budget
+from guanaco_server.prompts.history.summaries import summary_budget
 from guanaco_server.routing.service import RoutingService
 from guanaco_server.runtime.clock import Clock
 

@@ -31,8 +31,8 @@ from guanaco_server.chat.memory.notes import (
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.model_server import ModelServerFault
 from guanaco_server.observability.metrics import Metrics
+from guanaco_server.prompts.history.summaries import Unsummarized
 from guanaco_server.prompts.layouts import Summary, Utterance
-from guanaco_server.prompts.summaries import Unsummarized
 from guanaco_server.routing.service import LiveSubmission
 from guanaco_server.runtime import threads
 

@@ -24,14 +24,14 @@ from guanaco_server.settings import Settings
 from guanaco_server.stress.service import StressService
 from guanaco_server.submissions.hub_tokens import HubTokens
 from guanaco_server.submissions.pipeline.adapter_choice import AdapterPolicy
-from guanaco_server.submissions.pipeline.check_places import TakePlace
-from guanaco_server.submissions.pipeline.content_checks import ContentChecks
-from guanaco_server.submissions.pipeline.fixed_text import FixedText
-from guanaco_server.submissions.pipeline.load_check import LoadCheck
-from guanaco_server.submissions.pipeline.merge_check import MergeCheck
-from guanaco_server.submissions.pipeline.quantization_check import QuantizationCheck
+from guanaco_server.submissions.pipeline.checks.content import ContentChecks
+from guanaco_server.submissions.pipeline.checks.fixed_text import FixedText
+from guanaco_server.submissions.pipeline.checks.load import LoadCheck
+from guanaco_server.submissions.pipeline.checks.merge import MergeCheck
+from guanaco_server.submissions.pipeline.checks.places import TakePlace
+from guanaco_server.submissions.pipeline.checks.quantization import QuantizationCheck
+from guanaco_server.submissions.pipeline.checks.repo import RepoChecks
 from guanaco_server.submissions.pipeline.records import RunRecords
-from guanaco_server.submissions.pipeline.repo_checks import RepoChecks
 from guanaco_server.submissions.pipeline.runner import StageRunner
 from guanaco_server.submissions.pipeline.server_start import QueueFor, ServerStart, evidence
 from guanaco_server.submissions.pipeline.stages import StageParts

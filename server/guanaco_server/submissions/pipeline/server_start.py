@@ -25,8 +25,8 @@ from guanaco_server.deployments.health import DeploymentHealth, ServerState
 from guanaco_server.deployments.model_server import AdapterRefused, ModelServerFault
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.takeover import Takeover
-from guanaco_server.submissions.pipeline.content_checks import ContentChecks
-from guanaco_server.submissions.pipeline.quantization_check import QuantizationCheck
+from guanaco_server.submissions.pipeline.checks.content import ContentChecks
+from guanaco_server.submissions.pipeline.checks.quantization import QuantizationCheck
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords, StageWaits
 from guanaco_server.submissions.recipes import describe, max_model_tokens
 

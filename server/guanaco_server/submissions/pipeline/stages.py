@@ -42,10 +42,10 @@ from guanaco_server.artifacts.service import ArtifactService, Log
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.formats.manifest import Manifest
 from guanaco_server.prompts.service import PromptService, is_by_chat_template
-from guanaco_server.prompts.template_files import FILES
+from guanaco_server.prompts.templates.files import FILES
 from guanaco_server.scaling.replicas import capacity_shown
 from guanaco_server.submissions.pipeline.adapter_choice import AdapterPolicy, why_merged
-from guanaco_server.submissions.pipeline.load_check import LoadCheck
+from guanaco_server.submissions.pipeline.checks.load import LoadCheck
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
 from guanaco_server.submissions.pipeline.server_start import ServerStart
 from guanaco_server.submissions.pipeline.sweep_order import SharedChecks

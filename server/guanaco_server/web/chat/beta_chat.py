@@ -39,7 +39,7 @@ from guanaco_server.chat.gateway.stopping import Stop
 from guanaco_server.database.database import Database
 from guanaco_server.duels.battling import BattleService, BattleStop
 from guanaco_server.duels.service import DuelService
-from guanaco_server.feedback.erasure import ErasedUser, ErasureService
+from guanaco_server.feedback.erasures.service import ErasedUser, ErasureService
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.catalog import SubmissionBrief

@@ -15,7 +15,7 @@ from guanaco.errors import InvalidInput
 from guanaco.feedback import ExportFormat, Order
 from guanaco.forms import FIRST_YEAR, LAST_YEAR
 from guanaco_server.feedback.api import file_answer
-from guanaco_server.feedback.export import formats
+from guanaco_server.feedback.exports.export import formats
 from guanaco_server.feedback.service import MOST_COUNTED
 from guanaco_server.http.routes import Routes
 from guanaco_server.web.access.guards import Member

@@ -13,7 +13,7 @@ from guanaco.errors import FeedbackNotFound, InvalidInput
 from guanaco.feedback import ExportFormat, Feedback, FeedbackFilter, Order
 from guanaco_server.accounts.service import Account
 from guanaco_server.feedback import cursors
-from guanaco_server.feedback.export import Export
+from guanaco_server.feedback.exports.export import Export
 from guanaco_server.feedback.service import FeedbackService, Quote, RatingOverview
 from guanaco_server.http.errors import describe_problems
 from guanaco_server.leaderboard.flags.service import FlagService

@@ -41,7 +41,7 @@ from guanaco_server.deployments.model_server import (
 )
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.stress.conversations import Prompted, conversation_prompts
-from guanaco_server.submissions.pipeline.check_places import TakePlace, place_for_check
+from guanaco_server.submissions.pipeline.checks.places import TakePlace, place_for_check
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
 from guanaco_server.tokenization.facts import TokenizerFacts
 from guanaco_server.tokenization.service import Tokenizers

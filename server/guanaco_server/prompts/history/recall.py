@@ -18,8 +18,8 @@ from functools import partial
 from guanaco.chat import Bot, Sender
 from guanaco_server.lore.activation import EPOCH_MESSAGES, tokens
 from guanaco_server.prompts.counting import Generations
+from guanaco_server.prompts.history.truncation import LOW_WATER
 from guanaco_server.prompts.layouts import Utterance
-from guanaco_server.prompts.truncation import LOW_WATER
 from guanaco_server.runtime import threads
 
 BM25_K1, BM25_B = 1.2, 0.75  # Robertson and Zaragoza 2009, section 3

@@ -9,9 +9,9 @@ from guanaco_server.artifacts.checking.configs import ArtifactConfigs
 from guanaco_server.artifacts.checking.model_config import has_experts
 from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.model_server import ModelServer, ModelServerFault, NotANumber
-from guanaco_server.submissions.pipeline.check_places import TakePlace, place_for_check
-from guanaco_server.submissions.pipeline.content_checks import no_number
-from guanaco_server.submissions.pipeline.fixed_text import FixedText, perplexity
+from guanaco_server.submissions.pipeline.checks.content import no_number
+from guanaco_server.submissions.pipeline.checks.fixed_text import FixedText, perplexity
+from guanaco_server.submissions.pipeline.checks.places import TakePlace, place_for_check
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
 
 

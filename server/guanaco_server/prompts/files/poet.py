@@ -19,10 +19,10 @@ from typing import Any
 from guanaco.chat import Bot, Sender
 from guanaco.errors import PromptFailed
 from guanaco.prompts import PoetPrompt
+from guanaco_server.prompts.files.poet_parts import EXCHANGED, NEWEST, PoetPart
 from guanaco_server.prompts.layouts import ChatTurn, content_with_lore, persona
-from guanaco_server.prompts.poet_parts import EXCHANGED, NEWEST, PoetPart
 from guanaco_server.prompts.rendering import too_long
-from guanaco_server.prompts.template_process import Job, TemplateFault, TemplateProcess
+from guanaco_server.prompts.templates.process import Job, TemplateFault, TemplateProcess
 
 WHAT = "The Prompt Poet template"
 STEPS = 8  # of a budget: the number of tokens that are cut at once

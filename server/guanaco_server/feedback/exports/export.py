@@ -85,6 +85,6 @@ def _cell(value: object) -> object:
 
 async def _parquet(documents: Documents) -> AsyncIterator[bytes]:
     """Encode Parquet. Importing pyarrow takes a second, so a thread does it."""
-    parquet = await threads.PAGES.run(import_module, "guanaco_server.feedback.parquet")
+    parquet = await threads.PAGES.run(import_module, "guanaco_server.feedback.exports.parquet")
     async for chunk in parquet.encoded(documents):
         yield chunk

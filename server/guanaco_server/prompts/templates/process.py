@@ -1,6 +1,6 @@
 """Renders strangers' Jinja in processes that can be killed: a thread cannot, and a sandbox bounds no memory.
 
-    parent: TemplateProcess.render(jobs)     child: python -m guanaco_server.prompts.sandbox
+    parent: TemplateProcess.render(jobs)     child: python -m guanaco_server.prompts.templates.sandbox
             sends the jobs                           renders them in Jinja's immutable sandbox, within the
             waits for the texts                      steps that the prompt has left
 
@@ -24,10 +24,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from guanaco_server.prompts import sandbox
-from guanaco_server.prompts.poet_parts import PoetPart
-from guanaco_server.prompts.sandbox import UNREADABLE
-from guanaco_server.prompts.template_files import TemplateFile
+from guanaco_server.prompts.files.poet_parts import PoetPart
+from guanaco_server.prompts.templates import sandbox
+from guanaco_server.prompts.templates.files import TemplateFile
+from guanaco_server.prompts.templates.sandbox import UNREADABLE
 from guanaco_server.serializer import confined
 from guanaco_server.serializer.confined import Child, StartChild
 from guanaco_server.serializer.frames import packed, receive

@@ -9,7 +9,7 @@ from guanaco.errors import PromptFailed
 from guanaco.prompts import PromptFile, PromptPart
 from guanaco_server.prompts.counting import Generations
 from guanaco_server.prompts.layouts import ChatTurn, Layout, Part, content_with_lore, persona
-from guanaco_server.prompts.template_process import Job, TemplateFault, TemplateProcess
+from guanaco_server.prompts.templates.process import Job, TemplateFault, TemplateProcess
 
 KEPT_CHARS = 8_000_000
 BATCH = 64  # turns that are rendered in one request to the process

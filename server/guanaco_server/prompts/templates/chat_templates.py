@@ -17,16 +17,16 @@ from typing import Any
 from guanaco.chat import Sender
 from guanaco.errors import BadChatTemplate, PromptFailed
 from guanaco_server.prompts.counting import TokenCounter
+from guanaco_server.prompts.history.truncation import Cut, Frame, Replay
 from guanaco_server.prompts.layouts import ChatTurn, Layout, Part
 from guanaco_server.prompts.rendering import history_of, shorter_cuts, too_long
-from guanaco_server.prompts.template_files import TemplateFile
-from guanaco_server.prompts.template_process import (
+from guanaco_server.prompts.templates.files import TemplateFile
+from guanaco_server.prompts.templates.process import (
     Job,
     TemplateFault,
     TemplateOverrun,
     TemplateProcess,
 )
-from guanaco_server.prompts.truncation import Cut, Frame, Replay
 from guanaco_server.serializer.chat_template import variables
 
 WHAT = "The model's chat template"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from guanaco_server.artifacts.stores.s3_client import Bucket, S3Config
-from guanaco_server.feedback.ledger import NAME, ErasureEntry, parsed
+from guanaco_server.feedback.erasures.ledger import NAME, ErasureEntry, parsed
 from guanaco_server.runtime import threads
 
 PREFIX = "erasures/"

@@ -27,8 +27,8 @@ from typing import Any
 from jinja2 import StrictUndefined, Template
 from jinja2.exceptions import SecurityError, TemplateSyntaxError
 
-from guanaco_server.prompts.poet_parts import read_parts
-from guanaco_server.prompts.template_files import read_template
+from guanaco_server.prompts.files.poet_parts import read_parts
+from guanaco_server.prompts.templates.files import read_template
 from guanaco_server.serializer.chat_template import environment
 from guanaco_server.serializer.confined import confine_pipes
 from guanaco_server.serializer.frames import read_bytes, receive, send

@@ -26,7 +26,13 @@ from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.database.database import Database
 from guanaco_server.feedback import queries
 from guanaco_server.feedback.copies import Pseudonyms
-from guanaco_server.feedback.ledger import ErasureEntry, ErasureLedger, UserHashes, in_force, new_id
+from guanaco_server.feedback.erasures.ledger import (
+    ErasureEntry,
+    ErasureLedger,
+    UserHashes,
+    in_force,
+    new_id,
+)
 from guanaco_server.feedback.service import FeedbackService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import SubmissionService

@@ -27,8 +27,8 @@ from guanaco_server.runtime.clock import Clock
 from guanaco_server.stress.conversations import Prompted, conversation_prompts
 from guanaco_server.stress.service import SCORED_AT_ONCE, StressService
 from guanaco_server.stress.sharing import KnownLoad, SharedEngine
-from guanaco_server.submissions.pipeline.check_places import TakePlace
-from guanaco_server.submissions.pipeline.merge_check import MergeCheck
+from guanaco_server.submissions.pipeline.checks.merge import MergeCheck
+from guanaco_server.submissions.pipeline.checks.places import TakePlace
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
 from guanaco_server.submissions.pipeline.server_start import ServerStart
 from guanaco_server.submissions.runs import queries as run_queries

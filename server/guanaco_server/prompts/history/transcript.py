@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from guanaco.chat import Sender
 from guanaco_server.prompts.counting import AddedTokens, CountedText, TokenCounter
+from guanaco_server.prompts.history.truncation import Replay
 from guanaco_server.prompts.layouts import ChatTurn, Layout, counted_layout
-from guanaco_server.prompts.truncation import Replay
 
 
 class Transcript:
