@@ -268,7 +268,9 @@ class Message(BaseModel):
     is_regenerated: bool = False
     is_imported: bool = Field(default=False, description="It was said before, elsewhere.")
     edited_at: datetime | None = None
-    thumbs_up: bool | None = Field(default=None, description="The user's opinion of a reply.")
+    thumbs_up: bool | None = Field(
+        default=None, strict=True, description="The user's opinion of a reply."
+    )
     timings: Timings | None = Field(
         default=None,
         description="Only for a reply in the model's own words that was not one of two.",

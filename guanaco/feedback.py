@@ -33,7 +33,7 @@ Words = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_with
 class FeedbackRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    thumbs_up: bool
+    thumbs_up: bool = Field(strict=True)
     text: str = Field(default="", max_length=4_096)
     may_be_quoted: bool = Field(
         default=False,

@@ -20,7 +20,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model, field_validator
 from pydantic.fields import FieldInfo
 
 StoppingWord = Annotated[str, StringConstraints(min_length=1, max_length=64)]
@@ -47,6 +47,13 @@ class Parameter:
     is_budget: bool = False
 
 
+def _not_a_flag(value: Any) -> Any:
+    """Refuse true and false, which Python takes for 1 and 0."""
+    if isinstance(value, bool):
+        raise ValueError("It is a number, not true or false.")
+    return value
+
+
 def _is_zero(value: object) -> bool:
     return value == 0
 
@@ -55,6 +62,8 @@ class GenerationParams(BaseModel):
     """Sampling parameters and the token budget of a turn."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    _refuse_flags = field_validator("*", mode="before")(_not_a_flag)
 
     temperature: Annotated[float, Parameter(openai="temperature")] = Field(
         default=1.0, ge=0, le=2, description="0 is greedy."
@@ -196,6 +205,8 @@ class ParamChanges(_OptionalParams):
     """Generation parameters in place of the submission's own; None leaves one as it is."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    _refuse_flags = field_validator("*", mode="before")(_not_a_flag)
 
     def applied_to(self, params: GenerationParams) -> GenerationParams:
         """The changed parameters. Token budgets never grow, for the model server was sized for them."""

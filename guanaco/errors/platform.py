@@ -34,11 +34,15 @@ class NoModelAvailable(Unavailable):
 class ModelUnavailable(Unavailable):
     code = "model_unavailable"
 
-    def __init__(self, submission_id: str) -> None:
-        super().__init__(
-            f"The model server of {submission_id} does not answer now.",
-            hint="It is restarted by itself: try again in a minute.",
-        )
+    def __init__(self, submission_id: str, *, is_served: bool = True) -> None:
+        """A submission that is not served has failed, was torn down or is still on its way."""
+        if is_served:
+            detail = f"The model server of {submission_id} does not answer now."
+            hint = "It is restarted by itself: try again in a minute."
+        else:
+            detail = f"{submission_id} is not served now, so it cannot answer."
+            hint = f"`guanaco status {submission_id}` says what became of it."
+        super().__init__(detail, hint=hint)
 
 
 class ModelWaking(Unavailable):

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from guanaco.accounts import Role
-from guanaco.errors import HubUnreachable
-from guanaco.submissions import PIPELINE_STATUSES, Status
+from guanaco.errors import Blame, HubUnreachable
+from guanaco.submissions import PIPELINE_STATUSES, Failure, Status
 from guanaco_server.artifacts.hub.hub import RepoSnapshot
 from guanaco_server.database.database import Database
 from guanaco_server.submissions import lifecycle
@@ -47,6 +47,23 @@ async def test_what_failed_before_it_was_live_can_be_deleted(database: Database)
         assert (answer.status_code, answer.json()["error"]) == (404, "submission_not_found")
     again = await http.post("/submissions", **sent)  # type: ignore[arg-type]
     assert again.json()["id"] == "acme-tiny_v2", "an id is not given twice"
+
+
+async def test_a_failure_that_is_torn_down_tells_why(
+    database: Database,
+) -> None:
+    world = World(database)
+    http = await world.http(Role.DEVELOPER)
+    await http.post("/submissions", json={"repo": "acme/tiny"})
+    failure = Failure(code="repo_not_found", detail="No repo.", blame=Blame.DEVELOPER)
+    await move(world, Status.CHECKING)
+    async with world.database.write() as session:
+        await lifecycle.transition(
+            session, ID, Status.FAILED, at=world.clock.now(), failure=failure
+        )
+    torn = (await http.post(f"/submissions/{ID}/teardown")).json()
+    assert (torn["status"], torn["failure"]["code"]) == ("torn_down", "repo_not_found")
+    assert (await http.delete(f"/submissions/{ID}")).json()["id"] == ID
 
 
 async def test_what_was_live_cannot_be_deleted(database: Database) -> None:

@@ -248,6 +248,9 @@ async def test_torn_down_submission_is_withdrawn_and_its_conversations_end(
     assert world.deployments.woken.is_set()
     answer = await backend.post(f"/conversations/{conversation}/messages", json={"content": "Hi"})
     assert (answer.status_code, answer.json()["error"]) == (503, "model_unavailable")
+    await world.routing.refresh()
+    later = await backend.post(f"/conversations/{conversation}/messages", json={"content": "Hi"})
+    assert later.json()["detail"] == "acme-tiny_v1 is not served now, so it cannot answer."
     assert (await backend.get("/assignment")).json()["error"] == "no_model_available"
     again = await developer.post("/submissions/acme-tiny_v1/teardown")
     assert (again.status_code, again.json()["error"]) == (409, "illegal_transition")

@@ -129,7 +129,9 @@ def install(app: FastAPI, forms: ErrorForms) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        return tell(request, errors.InvalidInput(describe_problems(error.errors())))
+        problems = error.errors()
+        detail = _unreadable(request, problems) or describe_problems(problems)
+        return tell(request, errors.InvalidInput(detail))
 
     async def of_database(request: Request, error: Exception) -> Response:
         """Answer here what would else be raised again after its answer, and logged with its whole stack."""
@@ -145,7 +147,7 @@ def install(app: FastAPI, forms: ErrorForms) -> None:
         if error.status_code == 404:
             return tell(request, errors.NotFound(f"There is nothing at {request.url.path}."))
         if error.status_code == 405:
-            allowed = (error.headers or {}).get("Allow", "")
+            allowed = ", ".join(_methods_at(app, request))
             refused = errors.MethodNotAllowed(request.method, request.url.path, allowed)
             return tell(request, refused)
         message = f"{error.detail}: {request.method} {request.url.path}."
@@ -155,6 +157,30 @@ def install(app: FastAPI, forms: ErrorForms) -> None:
     @app.exception_handler(Exception)
     async def internal_error_response(request: Request, error: Exception) -> Response:
         return tell(request, as_guanaco_error(f"{request.method} {request.url.path}", error))
+
+
+def _methods_at(app: FastAPI, request: Request) -> list[str]:
+    """Return the methods of all routes that have the request's path."""
+    path = request.scope["path"]
+    found = {
+        method
+        for route in app.router.routes
+        if (pattern := getattr(route, "path_regex", None)) and pattern.match(path)
+        for method in getattr(route, "methods", None) or ()
+    }
+    return sorted(found)
+
+
+def _unreadable(request: Request, problems: Sequence[Any]) -> str | None:
+    """Tell why a body was not read as JSON at all; None where it was."""
+    (first, *_) = problems
+    if first["type"] == "json_invalid":
+        why = str(first.get("ctx", {}).get("error", "")).rstrip(".")
+        return f"The request's body is not JSON: {why}, at character {first['loc'][-1]}."
+    is_json = "json" in request.headers.get("content-type", "").lower()
+    if tuple(first["loc"]) == ("body",) and isinstance(first.get("input"), bytes) and not is_json:
+        return "The request's body is read as JSON only with the header Content-Type: application/json."
+    return None
 
 
 def as_guanaco_error(what: str, error: Exception) -> errors.GuanacoError:

@@ -8,12 +8,14 @@ that finding one takes, and the rest when one is called or described.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, params  # noqa: TID251 - others take Routes
+from fastapi import APIRouter, FastAPI, Request, Response, params  # noqa: TID251 - others take Routes
 from fastapi.routing import APIRoute
 from starlette.routing import compile_path
+
+from guanaco_server.http.bodies import refuse_nul
 
 
 class LateRoute(APIRoute):
@@ -34,6 +36,18 @@ class LateRoute(APIRoute):
         assert self._options is not None, f"{self.path} is complete already"
         own = self._options.get("dependencies") or ()
         self._options = {**self._options, "dependencies": [*dependencies, *own]}
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return what answers a request; a body with a NUL, which PostgreSQL cannot store, is refused before."""
+        answer = super().get_route_handler()
+        if self.body_field is None:
+            return answer
+
+        async def checked(request: Request) -> Response:
+            refuse_nul(await request.body())
+            return await answer(request)
+
+        return checked
 
     def __getattr__(self, name: str) -> Any:
         """Python asks this for what is not there yet."""

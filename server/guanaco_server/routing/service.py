@@ -418,7 +418,7 @@ class RoutingService:
             await self._deployments.refresh_endpoints()
         serving = self._serving.get(submission_id)
         if serving is None:
-            raise ModelUnavailable(submission_id)
+            raise ModelUnavailable(submission_id, is_served=False)
         self._traffic.note(submission_id)
         arm = self._versions.arm_of(submission_id, talk)
         version = self._versions.version_for(submission_id, talk)

@@ -55,10 +55,12 @@ async def transition(
     conditions = [SubmissionRow.id == submission_id, SubmissionRow.status.in_(allowed)]
     if to is Status.QUEUED:
         conditions.append(SubmissionRow.deleted_at.is_(None))
+    if to is not Status.TORN_DOWN:  # what is torn down after a failure still tells why it failed
+        columns["failure"] = failure
     changed = await session.execute(
         update(SubmissionRow)
         .where(*conditions)
-        .values(status=to, failure=failure, updated_at=at, **columns)
+        .values(status=to, updated_at=at, **columns)
         .execution_options(synchronize_session=False)
     )
     row = await session.get(SubmissionRow, submission_id, populate_existing=True)

@@ -45,7 +45,7 @@ from guanaco_server.submissions.aliases import queries as alias_queries
 from guanaco_server.submissions.aliases.service import AliasService
 from guanaco_server.submissions.catalog import SubmissionBrief, SubmissionCatalog, brief_of
 from guanaco_server.submissions.hub_tokens import HubTokens
-from guanaco_server.submissions.lifecycle import SERVED
+from guanaco_server.submissions.lifecycle import ENDED, SERVED
 from guanaco_server.submissions.quotas import queries as quota_queries
 from guanaco_server.submissions.quotas.service import QuotaService
 from guanaco_server.submissions.reading import read_submission, read_whole
@@ -60,7 +60,7 @@ from guanaco_server.submissions.tables import SubmissionRow
 from guanaco_server.submissions.visibility import note_others, visible_row
 
 SLUG_CHARS = 80
-DELETABLE = (Status.FAILED, Status.CANCELLED)
+DELETABLE = ENDED
 
 
 @dataclass(frozen=True)

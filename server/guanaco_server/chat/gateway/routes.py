@@ -42,6 +42,7 @@ from guanaco_server.chat.gateway.generation import Pieces
 from guanaco_server.chat.gateway.replies import PreviewService, ReplyEvents, ReplyService
 from guanaco_server.chat.gateway.streaming import Encoder, Events, ReplyResponse
 from guanaco_server.http.asgi import header, read_body
+from guanaco_server.http.bodies import refuse_nul
 from guanaco_server.http.errors import (
     ErrorBody,
     answer,
@@ -280,6 +281,7 @@ def is_counted(is_whole: bool, error: GuanacoError | None) -> bool:
 
 def parse_body(model: type[Model], body: bytes) -> Model:
     """InvalidInput with a sentence for what it should not be; no body is an empty object."""
+    refuse_nul(body)
     try:
         return model.model_validate_json(body or b"{}")
     except ValidationError as error:
