@@ -120,7 +120,7 @@ def main() -> None:
     from guanaco_server.database.database import Database
     from tests.fixtures.world import World
 
-    PAGE.write_text(page(World(Database("sqlite+aiosqlite://")).app.openapi()))
+    PAGE.write_text(page(World(Database("sqlite+aiosqlite:///never-opened.db")).app.openapi()))
 
 
 if __name__ == "__main__":
