@@ -253,6 +253,20 @@ def test_what_confines_a_pod_is_not_the_operators_to_set(field: str) -> None:
         options_of(Settings(kubernetes_server_pod={field: []}), "models")
 
 
+def test_an_operators_preference_is_not_taken_for_ours() -> None:
+    matched = [{"key": "metadata.name", "operator": "NotIn", "values": ["node-9"]}]
+    term = {"weight": 5, "preference": {"matchFields": matched}}
+    fields = {
+        "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}
+    }
+    options = replace(OPTIONS, cache_path="/models", server_fields=fields)
+    placed = replace(SERVER, near=("node-7",))
+    for _ in range(2):
+        pod = deployment_object(placed, options)["spec"]["template"]["spec"]
+        placed = replace(SERVER, near=near_of(pod, options.server_fields))
+        assert placed.near == ("node-7",)
+
+
 def test_pods_prefer_the_machines_that_have_their_artifact() -> None:
     here = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}
     options = replace(

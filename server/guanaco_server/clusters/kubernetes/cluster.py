@@ -287,7 +287,9 @@ class KubernetesCluster:
             return spec
         if current["metadata"]["labels"].get(SPEC) != spec_hash(spec, self._options):
             return spec
-        return replace(spec, near=near_of(current["spec"]["template"]["spec"]))
+        return replace(
+            spec, near=near_of(current["spec"]["template"]["spec"], self._options.server_fields)
+        )
 
     async def _apply_owned(self, spec: DeploymentSpec, owner: Json) -> None:
         for owned in owned_objects(spec, self._options, owner):

@@ -5,8 +5,10 @@ Pods satisfy the Pod Security Standard `restricted`: not root, nothing writable 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from types import MappingProxyType
+from typing import Any
 
 from guanaco.errors import ClusterRefused
 from guanaco_server.clusters.cluster import Resources
@@ -129,15 +131,24 @@ def place_object(workload: Json, affinity: Json) -> Json:
     }
 
 
-def near_of(pod: Json) -> tuple[str, ...]:
-    """Return the machines that ``near_affinity`` has this pod's spec prefer."""
+NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
+
+
+def near_of(pod: Json, operators: Mapping[str, Any] = NO_FIELDS) -> tuple[str, ...]:
+    """Return the machines that ``near_affinity`` has this pod's spec prefer, beside what the ``operators`` fields of every pod do."""
+    theirs = _preferred(operators)
+    ours = [term["preference"] for term in _preferred(pod) if term not in theirs]
+    fields = [one for preference in ours for one in preference.get("matchFields", [])]
+    return tuple(
+        one["values"][0]
+        for one in fields
+        if one["key"] == "metadata.name" and one["operator"] == "In"
+    )
+
+
+def _preferred(pod: Mapping[str, Any]) -> list[Json]:
     node = pod.get("affinity", {}).get("nodeAffinity", {})
-    fields = [
-        one
-        for term in node.get("preferredDuringSchedulingIgnoredDuringExecution", [])
-        for one in term["preference"].get("matchFields", [])
-    ]
-    return tuple(one["values"][0] for one in fields if one["key"] == "metadata.name")
+    return list(node.get("preferredDuringSchedulingIgnoredDuringExecution", []))
 
 
 def _container(container: Json, secret: str, resources: Resources) -> Json:
