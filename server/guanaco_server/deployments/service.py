@@ -333,15 +333,15 @@ class DeploymentService(KnownEndpoints):
             if row.phase is not Phase.WAKING and not await engines.is_shared(session, row):
                 return False
             idle = await queries.of_engine(session, engine)
-            ready_on_same_engine = await queries.others_of_engine(session, row)
+            own_users = await queries.others_of_engine(session, row)
             given = await session.get(EngineRow, engine)
             is_there = bool(idle) or (given is not None and given.spare is not None)
             is_free = is_there and all(user.phase is Phase.SLEEPING for user in idle)
-            if not is_free or any(other.phase.has_server for other in ready_on_same_engine):
+            if not is_free or any(other.phase.has_server for other in own_users):
                 return False
             await engines.exchange(session, row.server_key, engine)
             await engines.note_taken(session, row)
-            for user in (row, *ready_on_same_engine, *idle):
+            for user in (row, *own_users, *idle):
                 self._engines[user.submission_id] = user.server_key
             return await queries.admit(
                 session, submission_id, row.phase, TAKING_OVER[row.phase], self._clock.now()

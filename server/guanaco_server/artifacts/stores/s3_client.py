@@ -338,7 +338,7 @@ def answered(
             is_lasting=True,
         )
     return StoreUnreachable(
-        f"The artifact store answered {code or 'malformed_answer'} to {operation} on {place}.",
+        f"The artifact store answered {code or 'an unreadable error'} to {operation} on {place}.",
         hint="Check s3_endpoint and artifacts_url; the server's log may say more.",
     )
 
