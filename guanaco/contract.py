@@ -53,19 +53,19 @@ class Reader(Generic[T]):
 
 
 def reader(kind: type[T]) -> Reader[T]:
-    """The reader of a model or a list of them; made once."""
+    """Return the reader of a model or a list of them; made once."""
     return cast(Reader[T], _reader(cast(Hashable, kind)))
 
 
 def to_stored(model: BaseModel) -> dict[str, Any]:
-    """The model as JSON, with the unknown fields that it was read with."""
+    """Return the model as JSON, with the unknown fields that it was read with."""
     dumped = model.model_dump(mode="json")
     _add_unknown_fields(model, dumped)
     return dumped
 
 
 def known_fields(model: BaseModel) -> dict[str, Any]:
-    """The model's values by field, without unknown fields: what ``dict(model)`` gives for one that was not stored."""
+    """Return the model's values by field, without unknown fields: what ``dict(model)`` gives for one that was not stored."""
     return {name: getattr(model, name) for name in type(model).model_fields}
 
 
@@ -83,7 +83,7 @@ def carry_unknown_fields(old: BaseModel, new: M) -> M:
 
 
 def without_unknown_fields(model: M) -> M:
-    """The model with none but the fields that this version knows."""
+    """Return the model with none but the fields that this version knows."""
     return reader(type(model)).from_python(model.model_dump(mode="json"))
 
 

@@ -45,5 +45,5 @@ def _timings(message: Message) -> dict[str, float] | None:
 
 
 def plain_cell(text: str) -> str:
-    """The text, which no spreadsheet will take for a formula: a stranger's formula could send the sheet elsewhere."""
+    """Return the text, which no spreadsheet will take for a formula: a stranger's formula could send the sheet elsewhere."""
     return f"'{text}" if text.lstrip().startswith(FORMULA_STARTS) else text

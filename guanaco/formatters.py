@@ -66,7 +66,7 @@ def _validated(source: str | Path, content: dict[str, Any]) -> Prompt:
 
 
 def _sentence(error: ValidationError, content: dict[str, Any]) -> str:
-    """All problems on one line; of a part, with its name instead of its number."""
+    """Write all problems on one line; of a part, with its name instead of its number."""
     return " ".join(
         f"{_named(place, content)}: {text}" if place else text for place, text in problems_of(error)
     )

@@ -28,7 +28,7 @@ class OpenEnum(StrEnum):
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """The member with this value, or an unknown one."""
+        """Return the member with this value, or an unknown one."""
         known = _members(cls).get(text)
         return cast(Self, known if known is not None else _unknown_member(cls, text))
 

@@ -132,7 +132,7 @@ class ParameterInfo:
         return self.use.option or "--" + self.name.replace("_", "-")
 
     def bound(self, kind: str) -> Any:
-        """The value of ``ge``, ``gt``, ``le`` or ``lt``; None where there is none."""
+        """Return the value of ``ge``, ``gt``, ``le`` or ``lt``; None where there is none."""
         found = (getattr(rule, kind, None) for rule in self.field.metadata)
         return next((value for value in found if value is not None), None)
 
@@ -182,7 +182,7 @@ def sampling_fields(params: GenerationParams) -> dict[str, Any]:
 def _sent(
     model: type[GenerationParams],
 ) -> tuple[list[str], Callable[[GenerationParams], tuple[Any, ...]], list[tuple[str, int]]]:
-    """The names in a request, their values' getter, and what 0 is sent as: made once, for every reply needs them."""
+    """Return the names in a request, their values' getter, and what 0 is sent as: made once, for every reply needs them."""
     sent = [one for one in parameters(model) if one.use.is_sent]
     wire_names = [one.use.vllm or one.name for one in sent]
     zeros = [
@@ -209,7 +209,7 @@ class ParamChanges(_OptionalParams):
     _refuse_flags = field_validator("*", mode="before")(_not_a_flag)
 
     def applied_to(self, params: GenerationParams) -> GenerationParams:
-        """The changed parameters. Token budgets never grow, for the model server was sized for them."""
+        """Return the changed parameters. Token budgets never grow, for the model server was sized for them."""
         changes = {}
         for one in parameters():
             if (value := getattr(self, one.name)) is not None:

@@ -34,7 +34,7 @@ class Profile:
 
     @staticmethod
     def load(environ: Mapping[str, str] | None = None) -> Profile:
-        """The environment's values, else the file's, else the server on this machine without a key."""
+        """Return the environment's values, else the file's, else the server on this machine without a key."""
         environ = os.environ if environ is None else environ
         url, key = environ.get("GUANACO_URL"), environ.get("GUANACO_API_KEY")
         if url and key:
@@ -46,7 +46,7 @@ class Profile:
 
     @staticmethod
     def read(path: Path) -> Profile | None:
-        """The file's profile; None without a file. InvalidSettings if it is broken or others may read it."""
+        """Return the file's profile; None without a file. InvalidSettings if it is broken or others may read it."""
         try:
             mode = path.stat().st_mode
             text = path.read_text(encoding="utf-8")
@@ -62,7 +62,7 @@ class Profile:
         return _parse(path, text)
 
     def with_key_of(self, other: Profile) -> Profile:
-        """This, with the other's key if this has none and both name the same server."""
+        """Return this profile, with the other's key if this has none and both name the same server."""
         return other if self.key is None and self.url == other.url else self
 
     def save(self, path: Path) -> None:

@@ -62,7 +62,7 @@ Piece = tuple[str, str | None]  # literal text, then the field that follows it
 
 @lru_cache(maxsize=4096)
 def parse_template(template: str) -> tuple[Piece, ...]:
-    """The template's literal texts and fields; InvalidFormatter for anything but plain known fields."""
+    """Return the template's literal texts and fields; InvalidFormatter for anything but plain known fields."""
     try:
         parsed = list(string.Formatter().parse(template))
     except ValueError as error:
@@ -82,7 +82,7 @@ def parse_template(template: str) -> tuple[Piece, ...]:
 
 
 def fill(template: str, **values: str) -> str:
-    """The template with its fields replaced; a field without a value stays empty."""
+    """Return the template with its fields replaced; a field without a value stays empty."""
     return "".join(
         literal + (values.get(field, "") if field is not None else "")
         for literal, field in parse_template(template)

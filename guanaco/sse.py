@@ -26,7 +26,7 @@ class SseDecoder:
         self._data: list[str] = []
 
     def feed(self, chunk: bytes) -> list[ServerEvent]:
-        """The events that this chunk completes."""
+        """Return the events that this chunk completes."""
         *lines, self._buffer = self._split(self._buffer + chunk)
         events = [self._take(line.decode("utf-8", errors="replace")) for line in lines]
         return [event for event in events if event is not None]

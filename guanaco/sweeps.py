@@ -273,7 +273,7 @@ def _formatter(given: Any, folder: Path | None) -> Prompt | dict[str, Any]:
 
 
 def _word(value: Any) -> str:
-    """A value as it stands in a name, on one line."""
+    """Return a value as it stands in a name, on one line."""
     if isinstance(value, str):
         return Path(value).stem if value.endswith((".json", ".yaml", ".yml")) else value
     if isinstance(value, float):

@@ -50,7 +50,7 @@ class Address:
     key: str | None
 
     def options(self) -> dict[str, Any]:
-        """The options with which httpx reaches the server. A proxy from the environment is not used for this very machine."""
+        """Return the options with which httpx reaches the server. A proxy from the environment is not used for this very machine."""
         authorization = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         parts = urlsplit(self.url)
         options = {
@@ -73,7 +73,7 @@ class SyncTransport:
         self._http.close()
 
     def run(self, call: Call[T]) -> T:
-        """The call's answer; repeatable calls survive two broken connections."""
+        """Return the call's answer; repeatable calls survive two broken connections."""
         for delay_s in _delays(call):
             try:
                 return self._run_once(call)
@@ -82,7 +82,7 @@ class SyncTransport:
         return self._run_once(call)
 
     def stream(self, call: StreamCall[T]) -> Generator[T, None, None]:
-        """The stream's items; a resumable stream survives broken connections."""
+        """Yield the stream's items; a resumable stream survives broken connections."""
         following = Following(call, self.url)
         while True:
             try:
@@ -135,7 +135,7 @@ class AsyncTransport:
         await self._http.aclose()
 
     async def run(self, call: Call[T]) -> T:
-        """The call's answer; repeatable calls survive two broken connections."""
+        """Return the call's answer; repeatable calls survive two broken connections."""
         for delay_s in _delays(call):
             try:
                 return await self._run_once(call)
@@ -144,7 +144,7 @@ class AsyncTransport:
         return await self._run_once(call)
 
     async def stream(self, call: StreamCall[T]) -> AsyncGenerator[T, None]:
-        """The stream's items; a resumable stream survives broken connections."""
+        """Yield the stream's items; a resumable stream survives broken connections."""
         following = Following(call, self.url)
         while True:
             try:
@@ -212,7 +212,7 @@ class Following(Generic[T]):
         self._last_event = ""
 
     def request(self) -> StreamCall[T]:
-        """The request for all that has not come yet."""
+        """Return the request for all that has not come yet."""
         self._decoder.reset()
         if self._decoder.last_id is None:
             return self._call
@@ -258,7 +258,7 @@ class Following(Generic[T]):
 
 @contextmanager
 def translated(url: str) -> Iterator[None]:
-    """Within, whatever keeps a request from being answered is ServerUnreachable."""
+    """Turn whatever keeps a request from being answered within the block into ServerUnreachable."""
     try:
         yield
     except (httpx.InvalidURL, httpx.UnsupportedProtocol):
@@ -270,7 +270,7 @@ def translated(url: str) -> Iterator[None]:
 
 
 def error_of(response: httpx.Response, url: str) -> GuanacoError:
-    """The error that an answer other than 2xx stands for. Its body has been read."""
+    """Return the error that an answer other than 2xx stands for. Its body has been read."""
     body = _json_object(response.content)
     if isinstance(body.get("error"), str) and isinstance(body.get("detail"), str):
         return GuanacoError.from_wire(body)

@@ -51,11 +51,11 @@ class RenderedPrompt(BaseModel):
 
 
 def default_budget() -> int:
-    """The budget of a submission that says nothing."""
+    """Return the budget of a submission that says nothing."""
     return GenerationParams().max_input_tokens
 
 
 def sample_turns(count: int) -> list[Turn]:
-    """A conversation to try a prompt with."""
+    """Return a conversation to try a prompt with."""
     senders = (Sender.USER, Sender.BOT)
     return [Turn(sender=senders[n % 2], content=SAID[n % len(SAID)]) for n in range(count)]

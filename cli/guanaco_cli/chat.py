@@ -53,7 +53,7 @@ def chat(
 
 
 def _cast(client: Client, character: str) -> Bot:
-    """The bot of a stored character, with chance of its own for each talk."""
+    """Return the bot of a stored character, with chance of its own for each talk."""
     import uuid
 
     character_id, version = options.parse_character(character)

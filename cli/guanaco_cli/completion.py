@@ -42,7 +42,7 @@ def mend_bash_words(environment: MutableMapping[str, str]) -> None:
 
 
 def complete_submissions(incomplete: str) -> list[str]:
-    """The ids and aliases that begin so: aliases first, then the newest submissions first. Nothing when they cannot be read."""
+    """Return the ids and aliases that begin so: aliases first, then the newest submissions first. Nothing when they cannot be read."""
     try:
         before = os.environ.get(BEFORE_AT, "")
         names = [name.removeprefix(before) for name in _names() if name.startswith(before)]
@@ -52,7 +52,7 @@ def complete_submissions(incomplete: str) -> list[str]:
 
 
 def complete_aliases(incomplete: str) -> list[str]:
-    """The aliases that begin so."""
+    """Return the aliases that begin so."""
     return [name for name in complete_submissions(incomplete) if "@" in name]
 
 

@@ -381,7 +381,7 @@ def _hub(endpoint: str) -> Finding:
 
 
 def _existing(path: Path) -> Path:
-    """The folder, or the nearest one above that exists."""
+    """Return the folder, or the nearest one above that exists."""
     path = path.absolute()
     return next(folder for folder in (path, *path.parents) if folder.exists())
 

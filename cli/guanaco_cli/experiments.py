@@ -177,7 +177,7 @@ def results(name: Name, as_json: AsJson = False) -> None:
 def _of_sweep(
     sweep: Sweep, only: Sequence[str], name: str | None, competition: str | None
 ) -> ExperimentRequest:
-    """An experiment with a variant for each served submission of a sweep, or for those that are named."""
+    """Return an experiment with a variant for each served submission of a sweep, or for those that are named."""
     from pydantic import ValidationError
 
     from guanaco.errors import InvalidInput

@@ -57,7 +57,7 @@ ShowPrompt = Annotated[
 
 
 def read_hub_token(is_wanted: bool) -> str | None:
-    """The developer's own Hub token. It is no option's value: those are seen in the list of processes."""
+    """Return the developer's own Hub token. It is no option's value: those are seen in the list of processes."""
     if not is_wanted:
         return None
     given: str = os.environ.get("HF_TOKEN") or typer.prompt("Hub token", hide_input=True, err=True)
@@ -136,7 +136,7 @@ RequestFile = Annotated[
 
 
 def read_bot(name: str) -> Bot:
-    """One of the bots that ship with Guanaco, or one that a file describes."""
+    """Return one of the bots that ship with Guanaco, or one that a file describes."""
     from guanaco.bots import BOTS
     from guanaco.chat import Bot
 
@@ -148,7 +148,7 @@ def read_bot(name: str) -> Bot:
 
 
 def parse_character(name: str) -> tuple[str, int | None]:
-    """A character's id and version: of ``chr_…@3`` or, for the newest, ``chr_…``."""
+    """Return a character's id and version: of ``chr_…@3`` or, for the newest, ``chr_…``."""
     character_id, sign, version = name.partition("@")
     if sign and not (version.isascii() and version.isdigit() and 0 < len(version) < 10):
         raise InvalidInput(f"A version is a number, as in {character_id[:80]}@3.")

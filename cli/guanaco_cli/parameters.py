@@ -37,7 +37,7 @@ class ParameterizedCommand(TyperCommand):
 
 
 def given_params(context: typer.Context) -> GenerationParams:
-    """The parameters of a command's call. Raises pydantic's ValidationError."""
+    """Return the parameters of a command's call. Raises pydantic's ValidationError."""
     from guanaco.parameters import GenerationParams, parameters
 
     given = {
@@ -49,7 +49,7 @@ def given_params(context: typer.Context) -> GenerationParams:
 
 
 def option_of(name: str) -> str:
-    """The option of a generation parameter, or of another field of a submission: ``--top-p``."""
+    """Return the option of a generation parameter, or of another field of a submission: ``--top-p``."""
     from guanaco.parameters import parameters
 
     options = {one.name: one.option for one in parameters()}
@@ -57,7 +57,7 @@ def option_of(name: str) -> str:
 
 
 def _options() -> list[Any]:
-    """The options as Typer makes them of a function that has one argument for each parameter."""
+    """Return the options as Typer makes them of a function that has one argument for each parameter."""
     from guanaco.parameters import parameters
 
     def collect(**_: Any) -> None: ...

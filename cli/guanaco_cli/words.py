@@ -58,7 +58,7 @@ def since(at: datetime) -> float:
 
 
 def stage_column(stage: Stage | None) -> str:
-    """A stage's name, as wide as the longest one."""
+    """Return a stage's name, as wide as the longest one."""
     from guanaco.submissions import Stage
 
     return (stage or "").ljust(max(len(known) for known in Stage))

@@ -58,7 +58,7 @@ class StreamCall(Request, Generic[T]):
 
 
 def get(path: str, kind: type[T], *, params: Mapping[str, str] | None = None) -> Call[T]:
-    """A call that reads; ``kind`` is the answer's model, or a list of it."""
+    """Return a call that reads; ``kind`` is the answer's model, or a list of it."""
     return Call(
         method="GET",
         path=f"{API}{path}",
@@ -76,7 +76,7 @@ def post(
     timeout_s: float = ANSWER_TIMEOUT_S,
     idempotency_key: str | None = None,
 ) -> Call[T]:
-    """A call that does something. It is sent once; with an Idempotency-Key it may be sent again, and is done once."""
+    """Return a call that does something. It is sent once; with an Idempotency-Key it may be sent again, and is done once."""
     return Call(
         method="POST",
         path=f"{API}{path}",
@@ -89,7 +89,7 @@ def post(
 
 
 def keyed(idempotency_key: str | None) -> dict[str, str]:
-    """The header that makes a POST idempotent for a day; none without a key."""
+    """Return the header that makes a POST idempotent for a day; none without a key."""
     return {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
 
 
@@ -99,7 +99,7 @@ def hub_token_header(hub_token: str | None) -> dict[str, str]:
 
 
 def patch(path: str, kind: type[T], body: BaseModel) -> Call[T]:
-    """A call that changes a part of something; sending it again changes nothing more."""
+    """Return a call that changes a part of something; sending it again changes nothing more."""
     return Call(
         method="PATCH",
         path=f"{API}{path}",
@@ -110,7 +110,7 @@ def patch(path: str, kind: type[T], body: BaseModel) -> Call[T]:
 
 
 def delete(path: str, *, params: Mapping[str, str] | None = None) -> Call[None]:
-    """A call that takes something away."""
+    """Return a call that takes something away."""
     return Call(method="DELETE", path=f"{API}{path}", params=params or {}, parse=nothing)
 
 
@@ -126,7 +126,7 @@ def put(
     params: Mapping[str, str] | None = None,
     is_repeatable: bool = True,
 ) -> Call[T]:
-    """A call that replaces something by the body."""
+    """Return a call that replaces something by the body."""
     return Call(
         method="PUT",
         path=f"{API}{path}",
@@ -138,17 +138,17 @@ def put(
 
 
 def of_submission(submission_id: str, *rest: str) -> str:
-    """The path of a submission, or of something that it has."""
+    """Return the path of a submission, or of something that it has."""
     return "/".join(("/submissions", segment(submission_id), *rest))
 
 
 def of_conversation(conversation_id: str, *rest: str) -> str:
-    """The path of a conversation, or of something that it has."""
+    """Return the path of a conversation, or of something that it has."""
     return "/".join(("/conversations", segment(conversation_id), *rest))
 
 
 def segment(value: str) -> str:
-    """An id as a part of a path. InvalidInput for one that would name another place."""
+    """Return an id as a part of a path. InvalidInput for one that would name another place."""
     if not value.strip("."):  # "", "." and ".."
         raise InvalidInput(f"{value!r} is not an id.")
     return quote(value, safe="")

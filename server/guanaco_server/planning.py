@@ -55,7 +55,7 @@ async def _read_hub(hub: Hub, repo: str) -> tuple[dict[str, Any], int]:
 
 
 def _read_local(path: Path) -> tuple[dict[str, Any], int | None] | None:
-    """A folder with a config.json, its weights' headers too where it has them, or the file alone; None if nothing is there."""
+    """Return a folder with a config.json, its weights' headers too where it has them, or the file alone; None if nothing is there."""
     path = path.expanduser()
     if not path.exists():
         return None

@@ -108,7 +108,7 @@ def _stay(platform: RunningPlatform, submission_id: str) -> None:
 
 @contextmanager
 def _folder(named: Path | None) -> Iterator[Path]:
-    """The named folder, which stays, or a temporary one, which goes unless something failed."""
+    """Yield the named folder, which stays, or a temporary one, which goes unless something failed."""
     if named is not None:
         yield named.absolute()
         return

@@ -30,7 +30,7 @@ class AuditLog:
         self._clock = clock
 
     async def note(self, session: AsyncSession, account: Actor, action: str, subject: str) -> None:
-        """Within the caller's transaction: noted if and only if it was done."""
+        """Note an action within the caller's transaction, so that it is noted if and only if it was done."""
         session.add(
             AuditRow(at=self._clock.now(), account=account.name, action=action, subject=subject)
         )
@@ -38,7 +38,7 @@ class AuditLog:
     async def forget(
         self, session: AsyncSession, subjects: Collection[str], pseudonym: str
     ) -> None:
-        """Within the caller's transaction: what was done to one of them was done to ``pseudonym``."""
+        """Replace these users by ``pseudonym`` in all entries, within the caller's transaction."""
         await queries.rename_subjects(session, subjects, pseudonym)
 
     async def list(self, limit: int, cursor: str | None = None) -> AuditPage:

@@ -34,7 +34,7 @@ class Auth:
         self._schemes = schemes or BEARER
 
     def require(self, *roles: Role) -> Any:
-        """A FastAPI dependency that gives the caller's Account."""
+        """Return a FastAPI dependency that gives the caller's Account."""
         return Depends(self.guard(*roles))
 
     def guard(self, *roles: Role) -> Callable[[Request], Awaitable[Account]]:

@@ -26,7 +26,7 @@ def new_key() -> NewKey:
 
 
 def split_key(text: str) -> tuple[str, str] | None:
-    """The id and the secret of a key's text; None if it is not of the form."""
+    """Return the id and the secret of a key's text; None if it is not of the form."""
     parts = text.split("_")
     if len(parts) != 3 or parts[0] != PREFIX or not text.isascii():
         return None

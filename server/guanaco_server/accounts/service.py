@@ -47,7 +47,7 @@ class AccountService:
         self._known: dict[bytes, tuple[Account, float]] = {}
 
     async def create_key(self, request: KeyRequest, by: Actor | None = None) -> CreatedKey:
-        """A new key, and its account if the name is new. The secret is in this answer only. ``by`` is None for the platform itself."""
+        """Return a new key, and its account if the name is new. The secret is in this answer only. ``by`` is None for the platform itself."""
         async with self._database.write() as session:
             created = await self._add_key(session, request)
             if by is not None:
@@ -89,7 +89,7 @@ class AccountService:
             raise LastAdminKey(key_id)
 
     async def authenticate(self, key: str) -> Account:
-        """The account that a key speaks for; Unauthenticated for a wrong or revoked one. Asked of the database every two seconds."""
+        """Return the account that a key speaks for; Unauthenticated for a wrong or revoked one. Asked of the database every two seconds."""
         digest = secrets.digest(key)
         known = self._known.get(digest)
         now = time.monotonic()
@@ -143,7 +143,7 @@ class AccountService:
             return (await queries.account_by_id(session, account_id)).role
 
     async def built_in(self, name: str, role: Role) -> Account:
-        """An account of the platform's own, which needs no key; made if new. AccountRoleConflict if it has another role."""
+        """Return an account of the platform's own, which needs no key; made if new. AccountRoleConflict if it has another role."""
         async with self._database.write() as session:
             return _account(await self._find_or_add(session, name, role))
 

@@ -49,7 +49,7 @@ class ArtifactVerifier:
         await self._store.delete(key)
 
     async def against_manifest(self, key: str) -> list[str]:
-        """One sentence for each thing that is not as the manifest says."""
+        """Return a sentence for each thing that is not as the manifest says."""
         manifest = await self._manifest(key)
         found = [
             f"The file {file.path} is damaged or missing."
@@ -61,7 +61,7 @@ class ArtifactVerifier:
         return found + await threads.STORE.run(_stored_differences, manifest, url, trusted)
 
     async def against_hub(self, key: str) -> list[str]:
-        """One sentence for each thing that is not what the repo at its commit makes."""
+        """Return a sentence for each thing that is not what the repo at its commit makes."""
         manifest = await self._manifest(key)
         dtype = WeightDtype.read(manifest.dtype)
         if dtype.is_unknown:

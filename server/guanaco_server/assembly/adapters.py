@@ -95,7 +95,7 @@ def build_tracing(settings: Settings) -> Tracing:
 
 
 def build_verifier(settings: Settings) -> ArtifactVerifier:
-    """The artifact verifier of the operator's command, which works without a platform."""
+    """Return the artifact verifier of the operator's command, which works without a platform."""
     from guanaco_server.artifacts.verification import ArtifactVerifier
 
     token = settings.hub_token.get_secret_value() if settings.hub_token else None

@@ -424,7 +424,7 @@ async def _votes(database: Database, submission_id: str, since: datetime) -> lis
 
 
 def _folders(settings: Settings) -> tuple[Path, ...]:
-    """The folders of this machine that no developer needs to read of."""
+    """Return the folders of this machine that no developer needs to read of."""
     return (settings.data_dir, settings.artifacts_path, settings.engine_python, Path(sys.prefix))
 
 

@@ -181,7 +181,7 @@ def _at(settings: Settings, url: str) -> Settings:
 
 
 def _folder(scratch: Path) -> Path:
-    """A folder of PostgreSQL's own, which another user than ours may own."""
+    """Return a folder of PostgreSQL's own, which another user than ours may own."""
     scratch.chmod(0o711)
     (folder := scratch / "pg").mkdir(mode=0o700)
     return folder

@@ -67,7 +67,7 @@ def _recursion(book: dict[str, Any]) -> int:
 
 
 def as_card_book(book: Lorebook) -> dict[str, Any]:
-    """The book as a V3 card writes it."""
+    """Return the book as a V3 card writes it."""
     return {
         "scan_depth": book.scan_depth,
         "token_budget": book.token_budget,
@@ -122,7 +122,7 @@ def _entry(number: int, entry: Any) -> LoreEntry | None:
 
 
 def _undecorated(content: str) -> tuple[str, dict[str, str]]:
-    """The content, and the decorators before it; a line with a third ``@`` says what stands in for one."""
+    """Return the content, and the decorators before it; a line with a third ``@`` says what stands in for one."""
     decorators: dict[str, str] = {}
     while found := DECORATOR.match(content):
         decorators[found[1].lower()] = found[2].strip()
@@ -153,7 +153,7 @@ def _keys(entry: dict[str, Any], name: str, where: str) -> tuple[str, ...]:
 
 
 def _number(value: dict[str, Any], name: str, default: int, where: str, least: int = 0) -> int:
-    """A number as editors write them, whole ones with a point too."""
+    """Return a number as editors write them, whole ones with a point too."""
     number = value.get(name)
     if number is None:
         return default

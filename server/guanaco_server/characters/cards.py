@@ -66,7 +66,7 @@ def read_card(data: bytes) -> Card:
 
 
 def parse_object(data: bytes) -> tuple[dict[str, Any], str]:
-    """The JSON object in ``data``, and its text. InvalidCard where there is none."""
+    """Return the JSON object in ``data``, and its text. InvalidCard where there is none."""
     if len(data) > MAX_CARD_BYTES:
         raise InvalidCard(
             f"The card's JSON has {len(data):,} bytes; {MAX_CARD_BYTES:,} are allowed."
@@ -84,7 +84,7 @@ def parse_object(data: bytes) -> tuple[dict[str, Any], str]:
 
 
 def as_v3(card: Card) -> bytes:
-    """The card as a V3 one, for a CHARX file, which must have such a one."""
+    """Return the card as a V3 one, for a CHARX file, which must have such a one."""
     if card.spec is CardSpec.V3:
         return card.json.encode()
     value = card.value
@@ -102,7 +102,7 @@ def as_v3(card: Card) -> bytes:
 
 
 def with_book(spec: CardSpec, text: str, book: Lorebook | None) -> bytes:
-    """The card's JSON with another lorebook, or none. A V1 card becomes a V3 one, since it can hold none."""
+    """Return the card's JSON with another lorebook, or none. A V1 card becomes a V3 one, since it can hold none."""
     value = from_json(text)
     if spec is CardSpec.V1:
         value = from_json(as_v3(Card(spec, text, CharacterTexts(name="V1"), value=value)))
@@ -121,7 +121,7 @@ def as_v2(card: Card) -> bytes:
 
 
 def stored_card(spec: CardSpec, text: str, texts: CharacterTexts) -> Card:
-    """A card that was read before."""
+    """Return a card that was read before."""
     value = from_json(text)
     return Card(spec, text, texts, value=value)
 
@@ -218,7 +218,7 @@ def _text(data: dict[str, Any], name: str, at: str, most: int = MAX_MESSAGE_CHAR
 
 
 def _name(data: dict[str, Any], name: str, at: str) -> str:
-    """A name on one line, without characters that hide or turn text."""
+    """Return a name on one line, without characters that hide or turn text."""
     given = "".join(c if c.isprintable() else " " for c in _text(data, name, at))
     cleaned = " ".join(DECEPTIVE.sub("", given).split())
     if len(cleaned) > MAX_NAME_CHARS:

@@ -21,7 +21,7 @@ LONGEST_USER = "W" * 64
 
 
 def cast(texts: CharacterTexts, *, user_name: str, seed: str, greeting: int = 0) -> Bot:
-    """The bot that a user meets. InvalidInput for a greeting that there is not, or a text that becomes too long."""
+    """Return the bot that a user meets. InvalidInput for a greeting that there is not, or a text that becomes too long."""
     names = _names(texts, user_name)
 
     def expanded(name: str, text: str) -> str:
@@ -52,7 +52,7 @@ def cast(texts: CharacterTexts, *, user_name: str, seed: str, greeting: int = 0)
 
 
 def _book(texts: CharacterTexts, names: Names, seed: str) -> Lorebook | None:
-    """The lorebook with names put in; each entry has its own chance."""
+    """Return the lorebook with names put in; each entry has its own chance."""
     book = texts.lorebook
     if book is None or not book.entries:
         return None
@@ -81,7 +81,7 @@ def require_castable(texts: CharacterTexts) -> None:
 
 
 def macros_of(texts: CharacterTexts) -> int:
-    """At most how many macros casting expands."""
+    """Return at most how many macros casting expands."""
     longest = max(map(count_of, texts.greetings), default=0)
     return longest + sum(
         map(
@@ -117,7 +117,7 @@ def _greeting(texts: CharacterTexts, names: Names, seed: str, chosen: int) -> st
 
 
 def _joined(what: str, *texts: str) -> str:
-    """The texts that are not empty, as lines. InvalidInput where they are more than a bot can hold."""
+    """Return the texts that are not empty, as lines. InvalidInput where they are more than a bot can hold."""
     joined = "\n".join(text for text in texts if text)
     if len(joined) > MAX_MESSAGE_CHARS:
         raise InvalidInput(

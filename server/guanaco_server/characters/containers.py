@@ -71,7 +71,7 @@ def read_upload(data: bytes, max_bytes: int) -> UploadedCard:
 
 
 def write_png(upload: UploadedCard) -> bytes:
-    """The card in its picture, or in a plain one. A V3 card is there as V2 too, for older readers."""
+    """Return the card in its picture, or in a plain one. A V3 card is there as V2 too, for older readers."""
     card = upload.card
     shown = pictures.placeholder(card.texts.name)
     if upload.picture is not None and pictures.media_type(upload.picture) == "image/png":
@@ -85,7 +85,7 @@ def write_png(upload: UploadedCard) -> bytes:
 
 
 def write_charx(upload: UploadedCard) -> bytes:
-    """The card as V3 with its files. The same card makes the same bytes."""
+    """Return the card as V3 with its files. The same card makes the same bytes."""
     files = [CardFile(CARD_NAME, as_v3(upload.card)), *upload.files]
     if upload.picture is not None and _is_missing(upload.picture, files):
         files.append(CardFile(DEFAULT_ICON, upload.picture))
@@ -189,7 +189,7 @@ def _unpacked(archive: zipfile.ZipFile, max_bytes: int) -> dict[str, bytes]:
 
 
 def _path(name: bytes) -> str:
-    """A path that leads nowhere but below where it is unpacked."""
+    """Return a path that leads nowhere but below where it is unpacked."""
     path = name.decode("utf-8", "replace")
     parts = path.split("/")
     is_inside = all(part not in ("", ".", "..") for part in parts)

@@ -39,7 +39,7 @@ def expand(text: str, names: Names, seed: str, place: str) -> str:
 
 
 def count_of(text: str) -> int:
-    """At most how many macros a text has."""
+    """Return at most how many macros a text has."""
     return text.count("{{") + text.count("<")
 
 
@@ -135,7 +135,7 @@ class _Expansion:
 
 
 def _drawn(what: str) -> int:
-    """A number of 512 bits."""
+    """Return a number of 512 bits."""
     return int.from_bytes(hashlib.blake2b(what.encode("utf-8", "replace")).digest(), "big")
 
 

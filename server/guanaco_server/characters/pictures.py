@@ -36,7 +36,7 @@ Chunk = tuple[bytes, bytes]
 
 
 def media_type(data: bytes) -> str | None:
-    """The type of a picture that browsers show; None for anything else."""
+    """Return the type of a picture that browsers show; None for anything else."""
     if data.startswith(SIGNATURE):
         return "image/png"
     if data.startswith(b"\xff\xd8\xff"):
@@ -51,7 +51,7 @@ def media_type(data: bytes) -> str | None:
 
 
 def chunks_of(data: bytes) -> list[Chunk]:
-    """The chunks of a PNG, from IHDR to IEND. InvalidCard where it is cut off or out of order."""
+    """Return the chunks of a PNG, from IHDR to IEND. InvalidCard where it is cut off or out of order."""
     found = []
     for chunk in _chunks(data):
         found.append(chunk)
@@ -63,7 +63,7 @@ def chunks_of(data: bytes) -> list[Chunk]:
 
 
 def shown_chunks(chunks: Iterable[Chunk]) -> list[Chunk]:
-    """The chunks that show the picture. InvalidCard where its pixels are not what its header says."""
+    """Return the chunks that show the picture. InvalidCard where its pixels are not what its header says."""
     kept = [(kind, data) for kind, data in chunks if kind in SHOWN]
     expected = _expected_bytes(kept[0][1])
     found = 0
@@ -77,7 +77,7 @@ def shown_chunks(chunks: Iterable[Chunk]) -> list[Chunk]:
 
 
 def written(chunks: Iterable[Chunk]) -> bytes:
-    """A PNG of these chunks."""
+    """Return a PNG of these chunks."""
     pieces = [SIGNATURE]
     for kind, data in chunks:
         body = kind + data
@@ -86,7 +86,7 @@ def written(chunks: Iterable[Chunk]) -> bytes:
 
 
 def placeholder(name: str) -> list[Chunk]:
-    """A picture for a card that has none: one colour, which the name decides."""
+    """Return a picture for a card that has none: one colour, which the name decides."""
     width, height = PLACEHOLDER_SIDES
     colour = bytes(64 + byte // 2 for byte in hashlib.sha256(name.encode()).digest()[:3])
     rows = (b"\x00" + colour * width) * height
@@ -132,7 +132,7 @@ def _expected_bytes(header: bytes) -> int:
 
 
 def _unpacked(pieces: Iterable[bytes]) -> Iterator[int]:
-    """The sizes of what the pieces unpack to, never much at once."""
+    """Yield the sizes of what the pieces unpack to, never much at once."""
     inflater = zlib.decompressobj()
     try:
         for piece in pieces:

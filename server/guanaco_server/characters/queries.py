@@ -17,7 +17,7 @@ async def by_id(session: AsyncSession, character_id: str) -> CharacterRow | None
 
 
 async def locked(session: AsyncSession, character_id: str) -> CharacterRow | None:
-    """Nobody else adds a version, changes or deletes it until this transaction ends."""
+    """Lock the character: nobody else adds a version, changes or deletes it until this transaction ends."""
     return await session.get(CharacterRow, character_id, with_for_update=True)
 
 
@@ -28,7 +28,7 @@ async def version(
 
 
 async def card(session: AsyncSession, character_id: str, number: int) -> str:
-    """The JSON of a version's card."""
+    """Return the JSON of a version's card."""
     row = CharacterVersionRow
     statement = select(row.card).where(row.character_id == character_id, row.number == number)
     return str(await session.scalar(statement))
@@ -40,7 +40,7 @@ async def page(
     before: tuple[datetime, str] | None,
     limit: int,
 ) -> Sequence[CharacterRow]:
-    """An account's characters, or everybody's public ones, newest first."""
+    """Return an account's characters, or everybody's public ones, newest first."""
     row = CharacterRow
     owned = row.is_public if account_id is None else row.account_id == account_id
     statement = select(row).where(owned)
@@ -78,7 +78,7 @@ async def known_files(
 async def files(
     session: AsyncSession, character_id: str, hashes: Collection[str]
 ) -> dict[str, bytes]:
-    """The bytes of these files."""
+    """Return the bytes of these files."""
     row = CharacterFileRow
     found = await session.execute(
         select(row.sha256, row.content).where(

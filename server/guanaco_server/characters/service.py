@@ -219,7 +219,7 @@ class CharacterService:
         return File(await self._in_thread(write), MEDIA_TYPES[form], name)
 
     async def picture(self, account: Account, character_id: str, number: int | None) -> File:
-        """The character's picture; NotFound where it has none."""
+        """Return the character's picture; NotFound where it has none."""
         async with self._database.read() as session:
             row, version = await self._visible(session, account, character_id, number)
             wanted = [] if version.picture is None else [version.picture]
@@ -244,7 +244,7 @@ class CharacterService:
         seed: str,
         greeting: int = 0,
     ) -> CastCharacter:
-        """The bot that a conversation with a user of this name begins with. The same seed gives the same bot."""
+        """Return the bot that a conversation with a user of this name begins with. The same seed gives the same bot."""
         found = REFERENCE.fullmatch(reference)
         if found is None:
             raise CharacterNotFound(repr(reference))
@@ -359,7 +359,7 @@ class CharacterService:
     async def _require_own(
         self, session: AsyncSession, account: Account, character_id: str
     ) -> CharacterRow:
-        """The character, locked; an admin's change of another's is noted in the audit log."""
+        """Return the character, locked; an admin's change of another's is noted in the audit log."""
         row = await queries.locked(session, character_id)
         if row is None or not (row.is_public or _is_own(account, row)):
             raise CharacterNotFound(character_id)

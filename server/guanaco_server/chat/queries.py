@@ -37,7 +37,7 @@ async def by_id(session: AsyncSession, conversation_id: str) -> ConversationRow 
 
 
 async def locked(session: AsyncSession, conversation_id: str) -> ConversationRow | None:
-    """Nobody rates, counts or continues the conversation until this transaction ends."""
+    """Lock the conversation: nobody rates, counts or continues it until this transaction ends."""
     return await session.get(ConversationRow, conversation_id, with_for_update=True)
 
 

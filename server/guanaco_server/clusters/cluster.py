@@ -180,7 +180,7 @@ class Cluster(Protocol):
         ...
 
     async def observe(self, name: str) -> ReplicaState | None:
-        """The server's state, None if there is no such deployment."""
+        """Return the server's state, None if there is no such deployment."""
         ...
 
     async def note_ready(self, name: str, endpoints: Collection[str]) -> None:
@@ -197,7 +197,7 @@ class Cluster(Protocol):
     async def list_deployments(self) -> list[str]: ...
 
     async def logs(self, name: str, offset: int = 0) -> tuple[list[str], int]:
-        """The whole lines written since byte ``offset`` of the current process's log, and the next offset."""
+        """Return the whole lines written since byte ``offset`` of the current process's log, and the next offset."""
         ...
 
     async def delete(self, name: str) -> None:

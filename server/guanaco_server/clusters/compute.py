@@ -31,5 +31,5 @@ class Compute:
     has_memory: Callable[[int], bool] = lambda _: True
 
     def redacted(self, redaction: Redaction) -> Compute:
-        """The same, where whatever jobs and model servers say is cleaned first."""
+        """Return the same, where whatever jobs and model servers say is cleaned first."""
         return replace(self, cluster=RedactedCluster(self.cluster, redaction))

@@ -70,7 +70,7 @@ class Federation:
         return await self._regions[up[0]].cluster.run_job(spec, on_line)
 
     async def expect_server(self) -> None:
-        """Nothing: no region is chosen yet."""
+        """Do nothing: no region is chosen yet."""
 
     async def waiting_in_pools(self) -> dict[str, int]:
         """Count them by region and pool. A region that is down is left out."""
@@ -115,7 +115,7 @@ class Federation:
         return all(region.cluster.has_control_routes for region in self._regions.values())
 
     async def relabel(self, spec: DeploymentSpec) -> None:
-        """Nothing: a pod's template names its artifact, and a pod that starts again loads that one."""
+        """Do nothing: a pod's template names its artifact, and a pod that starts again loads that one."""
 
     async def observe(self, name: str) -> ReplicaState | None:
         """Return the state of the nearest server that runs. ``replicas`` holds the servers of every region."""

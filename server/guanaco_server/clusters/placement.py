@@ -29,7 +29,7 @@ class RegionShare:
 
 
 def ranking(name: str, regions: Mapping[str, RegionShare]) -> list[str]:
-    """The regions that take deployments, the best for this one first."""
+    """Return the regions that take deployments, the best for this one first."""
     taking = [region for region, share in regions.items() if share.weight > 0]
     return sorted(taking, key=lambda region: -_score(name, region, regions[region].weight))
 

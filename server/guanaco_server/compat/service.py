@@ -127,7 +127,7 @@ class OldClientService:
         return _feedback_object(items, found.name)
 
     async def _reward_of(self, account: Account, repo: str | None) -> str | None:
-        """The caller's newest live reward model of that repo; InvalidInput where there is none."""
+        """Return the caller's newest live reward model of that repo; InvalidInput where there is none."""
         if repo is None:
             return None
         for one in await self.submissions.catalog.list_rewards():

@@ -69,11 +69,11 @@ class CompetitionService:
         return competition
 
     async def hold_open(self, session: AsyncSession, competition_ids: Collection[str]) -> None:
-        """Within the caller's transaction: keep these competitions from being frozen before it ends. ``open`` never is."""
+        """Keep these competitions from being frozen before the caller's transaction ends. ``open`` never is."""
         await queries.hold(session, set(competition_ids) - {OPEN})
 
     async def is_frozen(self, session: AsyncSession, competition_id: str) -> bool:
-        """Within the caller's transaction, which holds the competition open: whether it was frozen before."""
+        """Return whether the competition was frozen before the caller's transaction, which holds it open."""
         return bool(await queries.frozen(session, {competition_id}))
 
     async def freeze(self, competition_id: str, by: Actor) -> Competition:

@@ -75,7 +75,7 @@ def _lower_nice(by: int = LOWER_BY) -> int:
 
 
 def _set_nice(kind: int, who: int, nice: int) -> bool:
-    """False where it is gone already, or may not be changed."""
+    """Set the priority. Return False if the process is gone already, or may not be changed."""
     try:
         os.setpriority(kind, who, nice)
     except OSError:

@@ -79,7 +79,7 @@ def forbid_processes() -> None:
 
 
 def ports_of(*urls: str) -> tuple[int, ...]:
-    """The ports that a client of these URLs connects to, and DNS's; a file URL has none."""
+    """Return the ports that a client of these URLs connects to, and DNS's; a file URL has none."""
     found = {DNS_PORT}
     for url in urls:
         parts = urlsplit(url)
@@ -106,7 +106,7 @@ def _try(take: Callable[[], object]) -> None:
 
 
 def _libraries() -> tuple[Path, ...]:
-    """The Python environment and our own packages: not the folder they lie in, which may be a checkout with a data folder."""
+    """Return the Python environment and our own packages: not the folder they lie in, which may be a checkout with a data folder."""
     packages = [
         Path(path) for path in sys.path if Path(path).name in ("site-packages", "dist-packages")
     ]

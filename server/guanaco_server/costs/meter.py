@@ -150,6 +150,6 @@ def parts_by_use(group: Sequence[GpuIntervalRow], at: datetime) -> dict[int, flo
 
 
 def _parts(key: str) -> tuple[str, str | None]:
-    """The submission, and the key of a version beside the one that serves."""
+    """Return the submission, and the key of a version beside the one that serves."""
     submission_id, mark, _ = key.partition("@")
     return submission_id, key if mark else None

@@ -81,7 +81,7 @@ class Database:
 
     @asynccontextmanager
     async def write(self, *, is_urgent: bool = False) -> AsyncIterator[AsyncSession]:
-        """A transaction that commits when the block ends, and rolls back when it raises.
+        """Open a transaction that commits when the block ends, and rolls back when it raises.
 
         ``is_urgent``: somebody waits for a reply, so on SQLite its turn comes before those of others.
         """
@@ -124,7 +124,7 @@ class Database:
 
     @asynccontextmanager
     async def read(self, *, may_be_stale: bool = False) -> AsyncIterator[AsyncSession]:
-        """A transaction that is rolled back at its end.
+        """Open a transaction that is rolled back at its end.
 
         ``may_be_stale``: what is read may be some seconds old (replica.py), so a replica may be asked, where there is one.
         """
@@ -230,7 +230,7 @@ class PinnedReader:
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncSession]:
-        """A transaction that is rolled back at its end."""
+        """Open a transaction that is rolled back at its end."""
         async with self._sessions() as session:
             yield session
 

@@ -59,7 +59,7 @@ class DirectConnection:
     async def fetch(
         self, statement: LiteralString, parameters: Sequence[str | bytes | None]
     ) -> list[Row]:
-        """Its rows. psycopg.Error; the connection is thrown away when it broke or fell silent, or when the caller left in the middle."""
+        """Return the rows. psycopg.Error; the connection is thrown away when it broke or fell silent, or when the caller left in the middle."""
         encoded = [_encode(parameter) for parameter in parameters]
         async with self._lock:
             connection = self._connection
@@ -106,7 +106,7 @@ def lost_connection(*also: type[Exception]) -> tuple[type[Exception], ...]:
 
 
 def text_array(values: Iterable[str]) -> str:
-    """A parameter of type ``text[]``."""
+    """Return a parameter of type ``text[]``."""
     return f"{{{','.join(_quote(value) for value in values)}}}"
 
 

@@ -33,7 +33,7 @@ class GroupCommit(Generic[Item, Result]):
         self._writer: asyncio.Task[None] | None = None
 
     async def submit(self, item: Item) -> Result:
-        """Once it is written; who leaves before its batch has begun takes it back."""
+        """Return once it is written; a caller who leaves before its batch has begun takes it back."""
         done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, done))
         if self._writer is None:

@@ -35,7 +35,7 @@ class LibpqConnection:
         self._loop.add_reader(self._socket, self._read)
 
     async def execute(self, statement: str, parameters: Sequence[bytes | None]) -> PGresult:
-        """Its result once it is committed, or the server's refusal; prepared at its first use. psycopg.OperationalError when the connection breaks."""
+        """Return the result once it is committed, or raise the server's refusal; prepared at its first use. psycopg.OperationalError when the connection breaks."""
         name = self._prepared.get(statement)
         if name is None:
             name = b"direct_%d" % len(self._prepared)

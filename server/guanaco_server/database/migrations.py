@@ -50,7 +50,7 @@ def newest_revision(scripts: Path = SCRIPTS) -> str:
 
 
 def current_revision(connection: Connection) -> str | None:
-    """The database's revision; None for a database without our tables."""
+    """Return the database's revision; None for a database without our tables."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     revision: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
@@ -58,7 +58,7 @@ def current_revision(connection: Connection) -> str | None:
 
 
 def complete_metadata() -> MetaData:
-    """The tables of every room; imports each room's tables.py."""
+    """Return the tables of every room; imports each room's tables.py."""
     for room in pkgutil.iter_modules([str(PACKAGE)], f"{guanaco_server.__name__}."):
         if room.ispkg and importlib.util.find_spec(f"{room.name}.tables"):
             importlib.import_module(f"{room.name}.tables")

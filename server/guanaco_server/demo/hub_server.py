@@ -196,7 +196,7 @@ class _HubHandler(BaseHTTPRequestHandler):
 
 
 def commit_of(folder: Path) -> str:
-    """The repo's one commit: a hash of its files' names and contents."""
+    """Return the repo's one commit: a hash of its files' names and contents."""
     digest = hashlib.sha1(usedforsecurity=False)
     for name, path in _files(folder).items():
         digest.update(f"{name}\0{_digest(path)}\n".encode())

@@ -69,7 +69,7 @@ def write_safetensors(path: Path, tensors: dict[str, Matrix]) -> None:
 
 
 def _bfloat16(values: array.array[float]) -> bytes:
-    """The upper half of each little-endian float32."""
+    """Return the upper half of each little-endian float32."""
     whole = values.tobytes()
     halves = bytearray(len(whole) // 2)
     halves[0::2], halves[1::2] = whole[2::4], whole[3::4]
@@ -146,7 +146,7 @@ def _weights(tokenizer: Tokenizer, rng: random.Random) -> dict[str, Matrix]:
 
 
 def _dimensions(lines: list[list[int]]) -> dict[int, int]:
-    """The dimension of each token that has one of its own: the most frequent first."""
+    """Return the dimension of each token that has one of its own: the most frequent first."""
     counts = Counter(token for line in lines for token in line)
     return {token: index for index, (token, _) in enumerate(counts.most_common(OTHERS))}
 

@@ -131,7 +131,7 @@ class ReplicaStatus:
 
 
 def replicas_of(row: DeploymentRow) -> list[ReplicaStatus]:
-    """The replicas as the reconciler last saw them: those that answer first, the nearest at the top."""
+    """Return the replicas as the reconciler last saw them: those that answer first, the nearest at the top."""
     if row.phase in _WITHOUT_REPLICAS:
         return []
     answering = [ReplicaStatus(row.phase, endpoint) for endpoint in row.endpoints]

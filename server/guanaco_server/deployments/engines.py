@@ -178,7 +178,7 @@ async def end_spare(session: AsyncSession, key: str) -> None:
 
 
 async def _new_name(session: AsyncSession, deployment: Deployment) -> str:
-    """The deployment's own key; if others use a model server of that name, the key of its run."""
+    """Return the deployment's own key; if others use a model server of that name, the key of its run."""
     key = deployment.submission_id
     if MARK in key or not await queries.is_used_by_others(session, key):
         return key

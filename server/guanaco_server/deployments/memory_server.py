@@ -143,7 +143,7 @@ class MemoryModelServer:
     async def classify(
         self, endpoint: str, model: str, texts: Sequence[str], cache_salt: str
     ) -> tuple[tuple[float, ...], ...]:
-        """The logits that ``rewards`` gives for each text; it may raise ModelServerFault."""
+        """Return the logits that ``rewards`` gives for each text; it may raise ModelServerFault."""
         self.classified.append((endpoint, tuple(texts)))
         self.classified_salts.append(cache_salt)
         await asyncio.sleep(self.reward_delay_s)

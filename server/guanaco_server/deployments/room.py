@@ -97,7 +97,7 @@ def build_reconciler(
     give_up: GiveUp,
     settings: Settings,
 ) -> Reconciler:
-    """The loop that keeps model servers as they are requested; ``admit`` gives
+    """Return the loop that keeps model servers as they are requested; ``admit`` gives
     room to deployments that wait for it and returns the servers that are to stop, ``start_ahead`` starts one before it is asked for, ``give_up`` is called for a server that keeps dying."""
     return Reconciler(
         deployments,

@@ -434,7 +434,7 @@ class DeploymentService(KnownEndpoints):
         self._renew_at[name] = self._clock.now() + timedelta(seconds=for_s)
 
     async def _spec(self, deployment: Deployment) -> DeploymentSpec:
-        """Whoever of an engine's deployments asks, it is the same."""
+        """Return the specification of the engine's server, which is the same whichever of its deployments asks."""
         async with self._database.read() as session:
             engine = await session.get(EngineRow, deployment.server_key)
             users = await queries.of_engine(session, deployment.server_key)

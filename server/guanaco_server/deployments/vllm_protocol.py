@@ -222,7 +222,7 @@ def _number(value: Any) -> float:
 
 
 def _token_counts(answer: dict[str, Any]) -> tuple[int, int, int]:
-    """The tokens of the prompt, of the replies, and those of the prompt that the prefix cache had."""
+    """Return the tokens of the prompt, of the replies, and those of the prompt that the prefix cache had."""
     try:
         usage = msgspec.convert(answer.get("usage"), _Usage)
     except msgspec.ValidationError:

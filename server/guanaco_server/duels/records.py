@@ -39,7 +39,7 @@ class RecordedDuel:
 async def replace_pairs(
     session: AsyncSession, competition: str, pairs: Mapping[tuple[str, str], PairResults]
 ) -> None:
-    """Within the caller's transaction: store the duels of a competition that count, by pair."""
+    """Store the duels of a competition that count, by pair, within the caller's transaction."""
     await queries.replace_pairs(session, competition, pairs)
 
 

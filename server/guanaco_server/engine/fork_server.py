@@ -151,7 +151,7 @@ def _replace(files: dict[int, int]) -> None:
 
 
 def _send(claim: socket.socket, what: dict[str, int]) -> bool:
-    """False where the platform does not listen any more."""
+    """Send one line. Return False if the platform does not listen any more."""
     try:
         claim.sendall(json.dumps(what).encode() + b"\n")
     except OSError:

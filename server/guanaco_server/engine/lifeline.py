@@ -24,7 +24,7 @@ STOP_S = 5.0  # vLLM takes 0.4 s to stop
 
 
 def named() -> Path | None:
-    """The lifeline that the environment names."""
+    """Return the lifeline that the environment names."""
     path = os.environ.get(PATH_VARIABLE)
     return Path(path) if path else None
 

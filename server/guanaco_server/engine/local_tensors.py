@@ -42,7 +42,7 @@ class Selection:
     is_ours_alone: Callable[[str], bool] = _none
 
     def records(self, manifest: Manifest) -> list[TensorRecord]:
-        """The wanted tensors, in the order of their bytes."""
+        """Return the wanted tensors, in the order of their bytes."""
         wanted = (record for record in manifest.tensors if self.is_wanted(record.name))
         return sorted(wanted, key=lambda record: record.offset)
 

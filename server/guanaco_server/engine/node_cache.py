@@ -62,7 +62,7 @@ class NodeCache:
             yield
 
     def find(self, key: str) -> tuple[Path, Manifest] | None:
-        """The folder of an artifact that is whole on this node. Call it while ``in_use``."""
+        """Return the folder of an artifact that is whole on this node. Call it while ``in_use``."""
         folder = self._folder / key
         try:
             manifest = Manifest.model_validate_json((folder / MANIFEST_NAME).read_bytes())
@@ -76,7 +76,7 @@ class NodeCache:
         return folder, manifest
 
     def make_room(self, manifest: Manifest, small_files: Mapping[str, bytes]) -> Path | None:
-        """The artifact's folder with its small files, to be filled; None, and why in the log, if there is no room. Call it while ``in_use``."""
+        """Return the artifact's folder with its small files, to be filled; None, and why in the log, if there is no room. Call it while ``in_use``."""
         folder = self._folder / manifest.key
         try:
             with _locked(self._lock_path("room"), fcntl.LOCK_EX):
@@ -115,7 +115,7 @@ class NodeCache:
         return True
 
     def _evict(self, path: Path) -> bool:
-        """It is renamed in one step, so that nobody finds it, and then deleted."""
+        """Delete the folder. It is renamed first, in one step, so that nobody finds it."""
         with (
             suppress(BlockingIOError),
             _locked(self._lock_path(path.name), fcntl.LOCK_EX | fcntl.LOCK_NB),

@@ -168,7 +168,7 @@ class _Readers:
 def _spans(
     batch: Batch, start: int, end: int
 ) -> Iterator[tuple[int, int, TensorRecord | None, str]]:
-    """The pieces between start and end, and what lies between them (without a record)."""
+    """Yield the pieces between start and end, and what lies between them (without a record)."""
     position = start
     for record in batch.records:
         for first, last, digest in record.pieces():
@@ -194,7 +194,7 @@ class BufferPool:
         self._buffers: list[mmap.mmap] = []
 
     def take(self, size_bytes: int) -> mmap.mmap:
-        """A buffer of at least that size; its bytes are anything."""
+        """Return a buffer of at least that size; its bytes are anything."""
         idle = [buffer for buffer in self._buffers if _is_released(buffer)]
         fitting = [b for b in idle if size_bytes <= len(b) <= 2 * size_bytes + GRAIN_BYTES]
         if fitting:

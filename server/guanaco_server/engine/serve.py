@@ -86,7 +86,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def access_of(options: argparse.Namespace, further: list[str], source: ArtifactSource) -> Access:
-    """The artifact, the node's cache, this server's own folders and port; the devices, and the ports of the store and of vLLM's traces.
+    """Return the artifact, the node's cache, this server's own folders and port; the devices, and the ports of the store and of vLLM's traces.
 
     Ranks that share a model talk to each other on ports that they choose, and so does vLLM's engine on a GPU: there
     every port stays.

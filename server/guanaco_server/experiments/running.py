@@ -82,7 +82,7 @@ class RunningExperiments:
         return None
 
     def variants(self, experiment: str) -> Sequence[Variant]:
-        """The variants of a running experiment."""
+        """Return the variants of a running experiment."""
         running = self._running.get(experiment)
         return running.variants if running is not None else ()
 
@@ -97,7 +97,7 @@ class RunningExperiments:
     def expose(
         self, session: AsyncSession, exposure: Exposure, conversation_id: str, now: datetime
     ) -> None:
-        """Within the caller's transaction, after the conversation's row: store that it takes part."""
+        """Store that the conversation takes part, within the caller's transaction and after the conversation's row."""
         session.add(
             ExposureRow(
                 conversation_id=conversation_id,
@@ -117,7 +117,7 @@ class RunningExperiments:
     async def variants_of(
         self, session: AsyncSession, conversation_ids: Sequence[str]
     ) -> dict[str, str]:
-        """Within the caller's transaction: the variant of each conversation that takes part in an experiment."""
+        """Read the variant of each conversation that takes part in an experiment, within the caller's transaction."""
         return await queries.variants_of(session, conversation_ids)
 
     def _not_ready(self, experiment: ExperimentRequest) -> list[str]:

@@ -211,7 +211,7 @@ def _ratings() -> Select[str, str, str, str, str, str, bool, datetime, bool, boo
 
 
 def _given_up() -> ColumnElement[bool | None]:
-    """The thumb before the first change of a rating that was changed."""
+    """Return the thumb before the first change of a rating that was changed."""
     change = RatingChangeRow
     first = (
         select(change.thumbs_up)
@@ -274,5 +274,5 @@ async def first_answers(
 
 
 async def copy_again(session: AsyncSession, conversation_ids: Sequence[str]) -> None:
-    """Within the caller's transaction, which has changed these conversations: copy their ratings again."""
+    """Copy the ratings of these conversations again, within the transaction that has changed them."""
     await queries.copy_again(session, conversation_ids)

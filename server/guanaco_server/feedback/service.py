@@ -267,13 +267,13 @@ class FeedbackService:
     async def lock_of_conversations(
         self, session: AsyncSession, conversation_ids: Sequence[str]
     ) -> tuple[str, ...]:
-        """Within the caller's transaction: lock the ratings of these conversations; nobody copies them until it ends."""
+        """Lock the ratings of these conversations, so that nobody copies them until the caller's transaction ends."""
         return tuple(await queries.lock_of_conversations(session, conversation_ids))
 
     async def rated_submissions(
         self, session: AsyncSession, feedback_ids: Sequence[str]
     ) -> set[str]:
-        """Within the caller's transaction: return the submissions that these ratings belong to."""
+        """Return the submissions that these ratings belong to, within the caller's transaction."""
         return await queries.rated_submissions(session, feedback_ids)
 
     async def erase(
@@ -282,7 +282,7 @@ class FeedbackService:
         feedback_ids: Sequence[str],
         conversation_ids: Sequence[str],
     ) -> None:
-        """Within the caller's transaction: delete ratings, their copies, and what ratings of the conversations were before."""
+        """Delete ratings, their copies, and earlier ratings of the conversations, within the caller's transaction."""
         await queries.delete_changes(session, conversation_ids)
         await queries.delete_ratings(session, feedback_ids)
 

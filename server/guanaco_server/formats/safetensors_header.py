@@ -58,7 +58,7 @@ class TensorInfo:
 
 
 def parse_length(prefix: bytes, file_bytes: int) -> int:
-    """The header's length from a file's first 8 bytes; ValueError with one sentence."""
+    """Return the header's length from a file's first 8 bytes; ValueError with one sentence."""
     if len(prefix) < LENGTH_BYTES:
         raise ValueError(f"the file has only {len(prefix)} bytes")
     length = int.from_bytes(prefix[:LENGTH_BYTES], "little")
@@ -70,7 +70,7 @@ def parse_length(prefix: bytes, file_bytes: int) -> int:
 
 
 def parse_header(header_json: bytes, data_length: int) -> tuple[TensorInfo, ...]:
-    """The tensors in the order of their offsets; ValueError with one sentence for anything not as it must be."""
+    """Return the tensors in the order of their offsets; ValueError with one sentence for anything not as it must be."""
     try:
         text = header_json.decode("utf-8")
         header = json.loads(text, object_pairs_hook=_without_duplicates, parse_int=_parse_int)
@@ -90,7 +90,7 @@ def parse_header(header_json: bytes, data_length: int) -> tuple[TensorInfo, ...]
 
 
 def read_header(path: Path) -> tuple[tuple[TensorInfo, ...], int]:
-    """A file's tensors, and the offset at which their data begin."""
+    """Return a file's tensors, and the offset at which their data begin."""
     file_bytes = path.stat().st_size
     with path.open("rb") as file:
         length = parse_length(file.read(LENGTH_BYTES), file_bytes)

@@ -113,7 +113,7 @@ def is_checked(tensor: FileTensor) -> bool:
 
 
 def tensor_header(tensor: FileTensor, data_crc32: int) -> bytes:
-    """The bytes before a tensor's data; the CRC covers the header with a zero in the CRC's place, then the data."""
+    """Return the bytes before a tensor's data; the CRC covers the header with a zero in the CRC's place, then the data."""
     if not is_checked(tensor):
         return _header(tensor, 0)
     blank = zlib.crc32(_header(tensor, 0))
@@ -121,7 +121,7 @@ def tensor_header(tensor: FileTensor, data_crc32: int) -> bytes:
 
 
 def crc32_combine(first: int, second: int, second_bytes: int) -> int:
-    """The CRC-32 of two byte strings after each other from the CRC-32 of each (as zlib's crc32_combine)."""
+    """Return the CRC-32 of two byte strings after each other from the CRC-32 of each (as zlib's crc32_combine)."""
     return _multiply(_power_of_x(8 * second_bytes), first) ^ second
 
 
@@ -142,7 +142,7 @@ def _header(tensor: FileTensor, crc32: int) -> bytes:
 
 
 def _hashes(tensor: FileTensor, crc32: int) -> bytes:
-    """The length of what follows, how many there are, and for each its kind, its length, and the hash."""
+    """Return the length of what follows, how many there are, and for each its kind, its length, and the hash."""
     if not is_checked(tensor):
         return struct.pack("<HB", 1, 0)
     return struct.pack("<HBBBI", 7, 1, CRC32, 4, crc32)

@@ -17,7 +17,7 @@ def header(asgi: Scope, name: bytes) -> str:
 
 
 async def read_body(receive: Receive, limit_bytes: int) -> bytes:
-    """The whole request body; RequestTimedOut when the client leaves or is sent away before, PayloadTooLarge when it does not end."""
+    """Return the whole request body; RequestTimedOut when the client leaves or is sent away before, PayloadTooLarge when it does not end."""
     pieces: list[bytes] = []
     size, has_more = 0, True
     while has_more and size <= limit_bytes:

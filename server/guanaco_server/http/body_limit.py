@@ -53,7 +53,7 @@ class BodyLimit:
     def _counted(
         self, limit: int, scope: Scope, receive: Receive, send: Send
     ) -> tuple[Receive, Send]:
-        """The same, until the body gets too long: then the app hears that the client left, and ours is the only answer."""
+        """Return the same, until the body gets too long: then the app hears that the client left, and ours is the only answer."""
         received = 0
         refused = False
 

@@ -69,7 +69,7 @@ class ErrorBody(BaseModel):
 
 
 def status_of(error: errors.GuanacoError) -> int:
-    """The status of an error's nearest class in the table."""
+    """Return the status of an error's nearest class in the table."""
     return status_of_class(type(error))
 
 

@@ -218,7 +218,7 @@ async def _called(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> N
 
 
 def _key(scope: Scope) -> bytes:
-    """The beginning of the Authorization header, if there is one."""
+    """Return the beginning of the Authorization header, if there is one."""
     for name, value in scope["headers"]:
         if name == b"authorization":
             return bytes(value[:KEY_BYTES])

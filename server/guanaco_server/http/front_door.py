@@ -79,7 +79,7 @@ class DoorLimits:
 
 
 def open_files() -> int:
-    """The limit of this process's open files."""
+    """Return the limit of this process's open files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 2**31 if soft == resource.RLIM_INFINITY else soft
 
@@ -145,7 +145,7 @@ class AddressCount:
         return address is not None and address in self._trusted
 
     def client_of(self, forwarded_for: str) -> str:
-        """The client that X-Forwarded-For of a trusted proxy names: the last address that is no trusted proxy's."""
+        """Return the client that X-Forwarded-For of a trusted proxy names: the last address that is no trusted proxy's."""
         hops = [host_of(hop) for hop in forwarded_for.split(",")]
         return next((hop for hop in reversed(hops) if hop not in self._trusted), hops[0])
 
@@ -179,7 +179,7 @@ class ProxiedRequests:
         self._forms = forms
 
     def client_of(self, scope: Scope) -> str | None:
-        """The client for which a trusted proxy has passed this request on; None if it came without one."""
+        """Return the client for which a trusted proxy has passed this request on; None if it came without one."""
         client = scope.get("client")
         if client is None or not self._addresses.is_proxy(client[0]):
             return None
@@ -202,7 +202,7 @@ class ProxiedRequests:
 
 
 def host_of(hop: str) -> str:
-    """The address in one entry of X-Forwarded-For, which may have a port: 192.0.2.1:80 or [2001:db8::1]:80."""
+    """Return the address in one entry of X-Forwarded-For, which may have a port: 192.0.2.1:80 or [2001:db8::1]:80."""
     hop = hop.strip()
     if hop.startswith("["):
         return hop[1:].partition("]")[0]

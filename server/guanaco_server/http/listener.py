@@ -136,7 +136,7 @@ class GuardedServer(uvicorn.Server):
 
 
 def _address(peer: object) -> str | None:
-    """The client's address; None of a socket that has no addresses."""
+    """Return the client's address; None of a socket that has no addresses."""
     return str(peer[0]) if isinstance(peer, tuple) and peer else None
 
 

@@ -69,7 +69,7 @@ def event_schema(events: Mapping[str, type[BaseModel]]) -> dict[str, Any]:
 
 
 def schema_of(model: type[BaseModel]) -> dict[str, Any]:
-    """A reference to the model; its definition is under ``$defs``, from where ``write_document`` takes it."""
+    """Return a reference to the model; its definition is under ``$defs``, from where ``write_document`` takes it."""
     name = model.__name__
     schema = TypeAdapter(model).json_schema(ref_template=REFERENCE, mode="serialization")
     definitions = schema.pop("$defs", {})
@@ -158,7 +158,7 @@ def _take_idempotency_key(operation: dict[str, Any]) -> None:
 
 
 def _guard(dependant: Dependant) -> Any:
-    """The guard that `Auth` made for the route; None for a public one."""
+    """Return the guard that `Auth` made for the route; None for a public one."""
     for inner in dependant.dependencies:
         if found := inner.call if hasattr(inner.call, "roles") else _guard(inner):
             return found
@@ -166,7 +166,7 @@ def _guard(dependant: Dependant) -> Any:
 
 
 def _statuses(operation: dict[str, Any], method: str, has_key: bool) -> set[int]:
-    """The errors that an operation like this may answer with. A route declares what goes beyond them."""
+    """Return the errors that an operation like this may answer with. A route declares what goes beyond them."""
     found = set(ALWAYS)
     if has_key:
         found |= WITH_KEY
@@ -178,7 +178,7 @@ def _statuses(operation: dict[str, Any], method: str, has_key: bool) -> set[int]
 
 
 def _error(status: int | None, form: ErrorForm, responses: dict[str, Any]) -> dict[str, str]:
-    """A reference to the answer, which is written among ``responses`` the first time."""
+    """Return a reference to the answer, which is written among ``responses`` the first time."""
     name = f"{form.body.__name__}{status or 'Other'}"
     if name not in responses:
         meant = next((ours for ours, theirs in form.statuses.items() if theirs == status), status)

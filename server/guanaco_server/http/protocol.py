@@ -302,7 +302,7 @@ def protocol_of(door: FrontDoor) -> Any:
 
 
 def refusal_of(error: GuanacoError) -> bytes:
-    """The whole answer, as it goes to a client whose connection is closed after it."""
+    """Return the whole answer, as it goes to a client whose connection is closed after it."""
     status = HTTPStatus(status_of(error))
     body = json.dumps(error.to_wire()).encode()
     retry = RETRY_AFTER_S.get(status)
@@ -324,6 +324,6 @@ def add_extension(asgi: Scope, name: str, extension: Any) -> None:
 
 
 def abort_of(asgi: Scope) -> Callable[[], None] | None:
-    """The function that closes the request's connection at once; None under another server."""
+    """Return the function that closes the request's connection at once; None under another server."""
     found: Callable[[], None] | None = (asgi.get("extensions") or {}).get(ABORT)
     return found

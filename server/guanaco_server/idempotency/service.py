@@ -144,7 +144,7 @@ class IdempotencyService:
             await queries.drop(session, *_names(claim))
 
     async def forget(self, session: AsyncSession, conversation_ids: Sequence[str]) -> None:
-        """Within the caller's transaction, which erases or changes these conversations: drop their answers."""
+        """Drop the answers about these conversations, within the transaction that erases or changes them."""
         await queries.drop_of_conversations(session, conversation_ids)
 
     async def expire(self) -> int:

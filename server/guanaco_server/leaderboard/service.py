@@ -125,7 +125,7 @@ class LeaderboardService:
         return metrics_of(submission_id, sum_of(map(Aggregate.from_json, found)), today)
 
     async def submission_id(self, account: Account, named: str) -> str:
-        """The id of a submission that may be named by its alias."""
+        """Return the id of a submission that may be named by its alias."""
         return await self._submissions.aliases.resolve(account, named)
 
     async def history(self, submission_id: str, competition_id: str = OPEN) -> ScoreHistory:

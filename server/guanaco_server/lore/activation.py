@@ -125,13 +125,13 @@ def has_patterns(book: Lorebook) -> bool:
 
 
 def constants(book: Lorebook | None) -> str:
-    """The entries that are always told, as one text."""
+    """Return the entries that are always told, as one text."""
     always = [one for one in (book.entries if book else ()) if one.is_constant and one.content]
     return "\n".join(one.content for one in sorted(always, key=lambda one: one.order))
 
 
 def text_of(book: Lorebook | None, places: Iterable[int]) -> str:
-    """The contents of these entries, a line each."""
+    """Return the contents of these entries, a line each."""
     entries = () if book is None else book.entries
     return "\n".join(entries[place].content for place in places if place < len(entries))
 
@@ -160,7 +160,7 @@ def _depth(book: Lorebook, entry: LoreEntry) -> int:
 def _scanned(
     book: Lorebook, messages: Sequence[str], entries: Iterable[LoreEntry]
 ) -> dict[int, str]:
-    """The text of the newest messages for each depth that an entry has."""
+    """Return the text of the newest messages for each depth that an entry has."""
     return {
         depth: "\n".join(messages[len(messages) - min(depth, len(messages)) :])[-SCANNED_CHARS:]
         for depth in {_depth(book, one) for one in entries}

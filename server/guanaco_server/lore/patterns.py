@@ -278,7 +278,7 @@ class _Reader:
 
 @lru_cache(maxsize=1024)
 def _one(text: str) -> _Piece:
-    """A character, a class, or a place between characters."""
+    """Return a character, a class, or a place between characters."""
     if text in PLACES:
         return _Piece(text, ONE_STEP, is_place=True)
     return _Piece(text, _Cost(1, 1, MAKING_OF_SET + 1) if text in CLASSES else ONE_STEP, (text,))

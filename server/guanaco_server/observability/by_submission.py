@@ -236,7 +236,7 @@ class MetricsBySubmission(Collector):
         values: Mapping[str, float],
         together: Callable[[Iterable[float]], float] = sum,
     ) -> GaugeMetricFamily:
-        """The MOST highest values by submission, those of submissions with series first, and all others ``together``."""
+        """Return the MOST highest values by submission, those of submissions with series first, and all others ``together``."""
         family = GaugeMetricFamily(name, GAUGES[name], labels=("submission",))
         series = self._series
         ranked = sorted(values, key=lambda one: (one in series, values[one]), reverse=True)

@@ -55,7 +55,7 @@ class Observed:
 
 
 def labelled(send: Send, ids: RequestIds, note: Callable[[int], None]) -> Send:
-    """The same, with the request's ids in the answer's header; ``note`` hears its status."""
+    """Return the same, with the request's ids in the answer's header; ``note`` hears its status."""
 
     async def send_labelled(message: Message) -> None:
         if message["type"] == "http.response.start":

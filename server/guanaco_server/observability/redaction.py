@@ -70,6 +70,6 @@ def _masked_query(found: re.Match[str]) -> str:
 
 
 def _short_path(found: re.Match[str]) -> str:
-    """A file of a package by its place in the package; of any other path the last part."""
+    """Return a file of a package by its place in the package; of any other path the last part."""
     within = PACKAGES.sub("", found[0])
     return within if within != found[0] else f"…/{found[0].rstrip('/').rpartition('/')[2]}"

@@ -19,7 +19,7 @@ TRACEPARENT = re.compile(
 
 @contextmanager
 def scope(**ids: str) -> Iterator[None]:
-    """Within, and in tasks begun within, log lines carry these ids too."""
+    """Have log lines within the block, and in tasks begun within it, carry these ids."""
     token = _SCOPE.set({**current_ids(), **ids})
     try:
         yield

@@ -155,7 +155,7 @@ class _Request(_Parameters):
     n: Literal[1] = 1
 
     def changes(self) -> ParamChanges:
-        """The generation parameters that the request sets. A budget beyond what is allowed is lowered to that."""
+        """Return the generation parameters that the request sets. A budget beyond what is allowed is lowered to that."""
         given: dict[str, Any] = {}
         for one in PARAMETERS:
             value = self._given(one)
@@ -208,7 +208,7 @@ class ChatCompletionRequest(_Request):
 
     @cached_property
     def turns(self) -> list[Turn]:
-        """At least one, and the last is the user's."""
+        """Require at least one turn, the last of which is the user's."""
         return [
             Turn(sender=Sender.USER if m.role == "user" else Sender.BOT, content=m.content)
             for m in self.messages

@@ -152,7 +152,7 @@ class OpenAiService:
         key: str,
         ask: Callable[[LiveSubmission], Awaitable[GeneratedPieces]],
     ) -> Answer:
-        """The answer of the named model, or of the first one for the key whose input the request fits; MessageTooLong."""
+        """Return the answer of the named model, or of the first one for the key whose input the request fits; MessageTooLong."""
         problem: MessageTooLong | None = None
         for name in self._names(account, model, key)[:MOST_TRIES]:
             live = _changed(await self._routing.target(name), request)
@@ -209,7 +209,7 @@ class RecordedChats:
     async def send(
         self, account: Account, request: ChatCompletionRequest, changes: ParamChanges
     ) -> Answer:
-        """The reply, whose parameters are ``changes``, with the conversation's id."""
+        """Return the reply, whose parameters are ``changes``, with the conversation's id."""
         if request.user is None:
             raise InvalidInput(
                 "A conversation that is recorded needs a user.",

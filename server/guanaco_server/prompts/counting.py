@@ -116,7 +116,7 @@ class TokenCounter:
         return count
 
     def count(self, text: str) -> int:
-        """The same count as ``whole``, from the cached counts of its lines where that is exact."""
+        """Return the same count as ``whole``, from the cached counts of its lines where that is exact."""
         if not text:
             return self.special_tokens
         tokens, is_exact = self.sequence([self.piece(text)])
@@ -187,7 +187,7 @@ class TokenCounter:
     def follow(
         self, left: CountedText, texts: Iterable[str]
     ) -> tuple[list[CountedText], list[AddedTokens]]:
-        """The pieces of texts that follow each other, and what each adds to the one before.
+        """Return the pieces of texts that follow each other, and what each adds to the one before.
 
         Every turn of every prompt comes by here, so what is known costs two look-ups and no call.
         """
@@ -268,7 +268,7 @@ class Generations(dict[K, tuple[V, int]]):
 
     @property
     def size(self) -> int:
-        """In units, without the old generation's, which is at most ``limit``."""
+        """Return the size in units, without the old generation's, which is at most ``limit``."""
         return self._size
 
     def find(self, key: K) -> V | None:

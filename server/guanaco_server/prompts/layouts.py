@@ -56,12 +56,12 @@ class Layout:
         return sum(part.priority > self.turn_priority for part in self.droppable)
 
     def with_begun(self, begun: str) -> Layout:
-        """The same with the reply so far behind it, as the model would have gone on to write it; never cut."""
+        """Return the same with the reply so far behind it, as the model would have gone on to write it; never cut."""
         begun_part = Part(self._before_begun(begun) + begun)
         return replace(self, after=(*self.after, begun_part), made_of=())
 
     def _before_begun(self, begun: str) -> str:
-        """The whitespace between what asks for the reply and its text, as a turn's text has it."""
+        """Return the whitespace between what asks for the reply and its text, as a turn's text has it."""
         head = self.turn_text(Utterance(Sender.BOT, begun)).partition(begun)[0]
         asked = "".join([part.text for part in self.after])
         overlap = next(size for size in range(len(head), -1, -1) if asked.endswith(head[:size]))
@@ -186,13 +186,13 @@ def _new_layout(formatter: PromptFormatter, bot: Bot, user_name: str) -> Layout:
 
 
 def persona(bot: Bot) -> str:
-    """The persona, with the entries of the lorebook that are always told."""
+    """Return the persona, with the entries of the lorebook that are always told."""
     always = constants(bot.lorebook)
     return "\n".join(text for text in (bot.memory, always) if text) if always else bot.memory
 
 
 def lore_of(bot: Bot, turn: ChatTurn) -> str:
-    """The entries that were told with a turn, the summary that it was shown with, and the earlier turns that were shown again."""
+    """Return the entries that were told with a turn, the summary that it was shown with, and the earlier turns that were shown again."""
     places, passages = getattr(turn, "lore", ()), getattr(turn, "passages", "")
     summary: Summary | None = getattr(turn, "summary", None)
     entries = text_of(bot.lorebook, places) if places else ""
@@ -203,7 +203,7 @@ def lore_of(bot: Bot, turn: ChatTurn) -> str:
 
 
 def content_with_lore(bot: Bot, turn: ChatTurn) -> str:
-    """The message behind the entries that were told with it, for prompts that have no other place for them."""
+    """Return the message behind the entries that were told with it, for prompts that have no other place for them."""
     lore = lore_of(bot, turn)
     return f"[{lore}]\n\n{turn.content}" if lore else turn.content
 
@@ -213,7 +213,7 @@ def _post_history_parts(formatter: PromptFormatter, bot: Bot) -> tuple[Part, ...
 
 
 def _narration(formatter: PromptFormatter, text: str) -> str:
-    """A text between the turns that nobody says: as the persona is written where that template names nobody, else a line."""
+    """Return a text between the turns that nobody says: as the persona is written where that template names nobody, else a line."""
     names_nobody = {field for _, field in parse_template(formatter.memory_template)} <= {
         "memory",
         None,
@@ -232,7 +232,7 @@ def layout_like(
 
 
 def _around_message(template: str, names: dict[str, str]) -> tuple[str, ...]:
-    """The texts between which the message stands."""
+    """Return the texts between which the message stands."""
     texts = [""]
     for literal, field in parse_template(template):
         texts[-1] += literal

@@ -24,7 +24,7 @@ def render(
     budget: int,
     transcript: Transcript | None = None,
 ) -> str:
-    """The prompt, of at most ``budget`` tokens; MessageTooLong if what is never cut is longer.
+    """Return the prompt, of at most ``budget`` tokens; MessageTooLong if what is never cut is longer.
 
     ``transcript`` will know of it how to go on.
     """
@@ -34,7 +34,7 @@ def render(
 def render_uncounted(
     layout: Layout, turns: Sequence[ChatTurn], counter: TokenCounter, budget: int
 ) -> str | None:
-    """The prompt with everything in it, where its bytes alone show that it is within the budget; else None."""
+    """Return the prompt with everything in it, where its bytes alone show that it is within the budget; else None."""
     bound = counter.bound
     if bound is None:
         return None
@@ -86,7 +86,7 @@ class _Fitting:
         )
 
     def _measured(self, cut: Cut) -> tuple[int, str]:
-        """The prompt with its length: exact wherever that could matter."""
+        """Return the prompt with its length: exact wherever that could matter."""
         head, tail = self._around.sides[cut.dropped]
         first = cut.first - self._origin
         turns = self._pieces[first:]

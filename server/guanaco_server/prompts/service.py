@@ -98,7 +98,7 @@ class PromptService:
         within_s: float = RENDER_S,
         begun: str = "",
     ) -> str:
-        """The prompt, of at most ``max_input_tokens`` tokens; MessageTooLong, or PromptFailed by its template.
+        """Return the prompt, of at most ``max_input_tokens`` tokens; MessageTooLong, or PromptFailed by its template.
 
         Overloaded where too many wait for that template, or its turn does not come ``within_s``.
         With the ``transcript`` of the conversation only its new turns are read, where that is certain to make the same.

@@ -21,7 +21,7 @@ OWN = ""  # account: the command's user has the process alone
 def try_out(
     prompt: Prompt, bot: Bot, turn_count: int, max_input_tokens: int, folder: Path | None
 ) -> str:
-    """With the tokenizer and chat template of a model's folder; without one, a word is a token."""
+    """Render with the tokenizer and chat template of a model's folder; without one, a word is a token."""
     if folder is None and is_by_chat_template(prompt):
         raise MissingFile(
             "This prompt goes through the model's chat template.",

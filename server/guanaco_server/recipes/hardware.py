@@ -67,7 +67,7 @@ GPUS = {
 
 
 def find_gpus(names: Iterable[str]) -> tuple[Gpu, ...]:
-    """The GPUs of these names; NoSuchGpu for one that is not in the table."""
+    """Return the GPUs of these names; NoSuchGpu for one that is not in the table."""
     return tuple(find_gpu(name, GPUS) for name in names)
 
 

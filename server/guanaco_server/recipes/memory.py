@@ -126,7 +126,7 @@ def touched_weights(model: Model, placement: Placement, tokens: int) -> float:
 
 
 def session_bytes(shape: ModelShape, serving: Serving, tokens: int) -> float:
-    """The KV cache of one session on each GPU of its group."""
+    """Return the KV cache of one session on each GPU of its group."""
     tokens = -(-tokens // BLOCK_TOKENS) * BLOCK_TOKENS
     if shape.latent is not None:
         a_layer = (shape.latent.kv_rank + shape.latent.rope_dim) * serving.kv_bytes

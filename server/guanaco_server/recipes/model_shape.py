@@ -155,7 +155,7 @@ def _mixture_layers(text: Config, layers: int) -> int:
 
 
 def _sliding(text: Config, model_type: str, layers: int) -> tuple[int | None, int]:
-    """The window, and how many layers have it."""
+    """Return the window, and how many layers have it."""
     window = optional_count(text, "sliding_window")
     if window is None or text.get("use_sliding_window") is False:
         return None, 0
@@ -315,7 +315,7 @@ Config = dict[str, Any]
 
 
 def text_config(config: Config) -> Config:
-    """The part that describes the language model: of a model that also sees, it is nested."""
+    """Return the part that describes the language model: of a model that also sees, it is nested."""
     nested = config.get("text_config")
     if not isinstance(nested, dict):
         return config
@@ -347,7 +347,7 @@ def optional_count(config: Config, *names: str) -> int | None:
 
 
 def number(config: Config, name: str, default: int = 0) -> int:
-    """A whole number from 0, else the default."""
+    """Return a whole number from 0, else the default."""
     value = config.get(name)
     if value is None:
         return default

@@ -52,7 +52,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def find_preset(name: str) -> dict[str, Any] | None:
-    """The config.json of a preset, named in any case and with any organisation."""
+    """Return the config.json of a preset, named in any case and with any organisation."""
     return PRESETS.get(name.lower().rpartition("/")[2])
 
 

@@ -79,7 +79,7 @@ class RecipeCandidate:
 def choose(
     model: Model, needs: Needs, fleet: Fleet, override: RecipeOverride = NO_OVERRIDE
 ) -> Recipe:
-    """The cheapest recipe that meets the needs; NoRecipe where there is none, NoSuchGpu for an override's."""
+    """Return the cheapest recipe that meets the needs; NoRecipe where there is none, NoSuchGpu for an override's."""
     gpus = (fleet.named(override.gpu),) if override.gpu else fleet.gpus
     candidates = [
         candidate

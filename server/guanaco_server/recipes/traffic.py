@@ -91,7 +91,7 @@ def check_traffic(model: Model, traffic: ExpectedTraffic) -> None:
 def plan_traffic(
     model: Model, traffic: ExpectedTraffic, gpu: Gpu, prices: PriceTable, max_gpus: int = 8
 ) -> TrafficPlan | None:
-    """The fewest GPUs of this type that carry the traffic; None where no split holds it, or none is fast enough."""
+    """Return the fewest GPUs of this type that carry the traffic; None where no split holds it, or none is fast enough."""
     plans = [
         plan
         for serving in servings(model, gpu, traffic.needs, max_gpus)

@@ -43,7 +43,7 @@ class AssignmentPolicy(Protocol):
     """Chooses in microseconds: what takes longer is done when it is made."""
 
     def choose(self, draws: Iterator[float], barred: Set[str]) -> str | None:
-        """An entry that is not barred, the same for the same draws; None when all are."""
+        """Return an entry that is not barred, the same for the same draws; None when all are."""
         ...
 
     def chances(self, barred: Set[str]) -> dict[str, float]:

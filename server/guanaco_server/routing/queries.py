@@ -22,7 +22,7 @@ async def snapshot(session: AsyncSession, digest: str) -> Snapshot | None:
 async def keep_snapshot(
     session: AsyncSession, taken: Snapshot, now: datetime, kept: timedelta
 ) -> None:
-    """Once, also when two processes come with it; what is used stays. Each new one takes some with it that were not used for so long."""
+    """Store the snapshot once, also when two processes come with it. Each new one deletes some that were not used for long."""
     known = select(SnapshotRow.used_at).where(SnapshotRow.digest == taken.digest)
     used_at = await session.scalar(known)
     if used_at is not None and used_at > now - NOTED_EVERY:

@@ -110,7 +110,7 @@ class ReplicaChooser:
         places: int | None = None,
         prefix: SharedPrefix | None = None,
     ) -> str | None:
-        """The replica for this conversation that was not tried yet; None when all were. Overloaded when none has room. ``places`` are those that this process holds at all of them, where that matters; ``prefix`` is what its prompts begin with."""
+        """Return the replica for this conversation that was not tried yet; None when all were. Overloaded when none has room. ``places`` are those that this process holds at all of them, where that matters; ``prefix`` is what its prompts begin with."""
         if prefix is not None and not tried and (home := self._home(key, endpoints, places)):
             return home
         order = endpoints if len(endpoints) == 1 else rendezvous(key, endpoints)
@@ -158,7 +158,7 @@ class ReplicaChooser:
             self._prefixes.end(prefix, replica, since, used.prompt_tokens, used.cached_tokens)
 
     def in_flight(self) -> dict[str, int]:
-        """The requests under way, by endpoint."""
+        """Return the requests under way, by endpoint."""
         return {name: replica.in_flight for name, replica in self._replicas.items()}
 
     def of(self, endpoint: str) -> Replica:
@@ -180,7 +180,7 @@ class ReplicaChooser:
         return home.endpoint if self._has_room(home, now) and home.is_well(now) else None
 
     def _bound(self, endpoints: Sequence[str], places: int | None) -> int:
-        """The requests under way from which on a replica takes part only if all have as many."""
+        """Return the requests under way from which on a replica takes part only if all have as many."""
         total = sum([self.of(endpoint).in_flight for endpoint in endpoints])
         bound = max(FREE_LOAD, math.ceil(LOAD_FACTOR * (total + 1) / len(endpoints)))
         return bound if places is None else min(bound, math.ceil(places / len(endpoints)))
@@ -301,7 +301,7 @@ class Ask:
 
 
 def rendezvous(key: str, endpoints: Sequence[str]) -> list[str]:
-    """The endpoints, best first for this key, of which every character counts."""
+    """Return the endpoints, best first for this key, of which every character counts."""
     if len(endpoints) < 2:
         return list(endpoints)
     keyed = blake2b(key.encode(), digest_size=8)

@@ -200,7 +200,7 @@ class RoutingService:
         key: str = "",
         fits: Fits | None = None,
     ) -> Assigned:
-        """A submission for a new conversation; NoModelAvailable when none takes it.
+        """Return a submission for a new conversation; NoModelAvailable when none takes it.
 
         One that is at capacity is not chosen while another has room. When all that are awake are at capacity, one that sleeps
         is woken for the next ones; when none is awake, it is chosen at once.
@@ -261,7 +261,7 @@ class RoutingService:
         return frozenset(other.id for other in others if _fit_key(other) == _fit_key(serving))
 
     def _small(self, pool: Pool, barred: Set[str]) -> frozenset[str]:
-        """All but the few that are given the most tokens."""
+        """Return all but the few that are given the most tokens."""
         left = [self._serving[name] for name in pool.snapshot.ids - barred if name in self._serving]
         left.sort(key=lambda one: one.params.max_input_tokens)
         return frozenset(one.id for one in left[:-MOST_TRIES])
@@ -269,7 +269,7 @@ class RoutingService:
     def choose(
         self, pool: Pool, seen: Sequence[str], key: str, barred: Set[str] = frozenset()
     ) -> Assigned | None:
-        """The decision itself: in memory, at once. Return None if no model of the pool is awake."""
+        """Return the decision itself: in memory, at once. Return None if no model of the pool is awake."""
         full = self._occupancy.full | self._deployments.yielding
         if full and (roomy := self._choose(pool, seen, key, barred | full, self._is_open)):
             return roomy
@@ -392,7 +392,7 @@ class RoutingService:
         return None
 
     def serving(self, submission_id: str) -> ServingSubmission | None:
-        """A submission that is served, by the last snapshot."""
+        """Return a submission that is served, by the last snapshot."""
         return self._serving.get(submission_id)
 
     def can_take(self, submission_id: str) -> bool:
@@ -400,18 +400,18 @@ class RoutingService:
         return self._is_open(submission_id) and submission_id not in self._occupancy.full
 
     async def record(self, session: AsyncSession, assigned: Assigned, kept: timedelta) -> None:
-        """Within the caller's transaction: what the decision needs to be replayed, for as long as it is ``kept``."""
+        """Store what the decision needs to be replayed, within the caller's transaction, for as long as it is ``kept``."""
         if assigned.pool is not None:
             await queries.keep_snapshot(session, assigned.pool.snapshot, self._clock.now(), kept)
 
     async def recorded(self, session: AsyncSession, decision: DecisionRecord) -> Snapshot | None:
-        """Within the caller's transaction: what the decision was made of, if it is still kept."""
+        """Return what the decision was made of, if it is still kept, within the caller's transaction."""
         return await queries.snapshot(session, decision.snapshot)
 
     async def target(
         self, submission_id: str, talk: ConversationStart | None = None
     ) -> LiveSubmission:
-        """The submission of this conversation, and the servers of the version that it talks to, while it is served: also an inactive one, and one that sleeps is woken. Without endpoints while its server is started again; ModelUnavailable otherwise, ModelWaking when waking takes long."""
+        """Return the submission of this conversation, and the servers of the version that it talks to, while it is served: also an inactive one, and one that sleeps is woken. Without endpoints while its server is started again; ModelUnavailable otherwise, ModelWaking when waking takes long."""
         if submission_id not in self._serving:
             await self._look_again()
         elif not self._deployments.replicas(submission_id):

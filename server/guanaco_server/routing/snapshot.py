@@ -106,7 +106,7 @@ class Pool:
     def choose(
         self, seed: int, key: str, seen: Sequence[str] = (), barred: Set[str] = frozenset()
     ) -> str | None:
-        """One that is neither seen nor barred; if there is none, of the seen ones that are not barred the first.
+        """Return an entry that is neither seen nor barred; if there is none, the first of the seen ones that is not barred.
 
         ``seen`` is least recent first. Return None if all are barred. The same arguments give the same choice.
         """
@@ -170,13 +170,13 @@ def rival_chances(pool: Pool, decision: RivalRecord) -> dict[str, float]:
 
 
 async def replay(decision: DecisionRecord, snapshot: Snapshot) -> str | None:
-    """The submission that was chosen then."""
+    """Return the submission that was chosen then."""
     pool = Pool(snapshot, await policy_of(snapshot, Posterior()))
     return pool.choose(decision.seed, decision.key, decision.seen, frozenset(decision.barred))
 
 
 async def chances_of(decision: DecisionRecord, snapshot: Snapshot) -> dict[str, float]:
-    """The chance that each submission had when the decision was made."""
+    """Return the chance that each submission had when the decision was made."""
     pool = Pool(snapshot, await policy_of(snapshot, Posterior()))
     return pool.chances(decision.seen, frozenset(decision.barred))
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now(self) -> datetime:
-        """The current time, in UTC and aware."""
+        """Return the current time, in UTC and aware."""
         ...
 
 

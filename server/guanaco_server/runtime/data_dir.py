@@ -85,7 +85,7 @@ class DataDir:
             self._lock = None
 
     def pseudonym_key(self) -> bytes:
-        """The key of the user pseudonyms, made at the first call."""
+        """Return the key of the user pseudonyms, made at the first call."""
         path = self.path / PSEUDONYM_KEY
         try:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -27,14 +27,14 @@ class SleepService:
         self._max_wait_s = max_wait_s
 
     async def asleep(self) -> frozenset[str]:
-        """The deployments that sleep, and those that were woken and are not ready yet."""
+        """Return the deployments that sleep, and those that were woken and are not ready yet."""
         rows = await self._deployments.list_wishes()
         return frozenset(
             row.submission_id for row in rows if row.phase is Phase.SLEEPING or _is_waking(row)
         )
 
     async def waking(self) -> frozenset[str]:
-        """The deployments that were woken and are not ready yet."""
+        """Return the deployments that were woken and are not ready yet."""
         rows = await self._deployments.list_wishes()
         return frozenset(row.submission_id for row in rows if _is_waking(row))
 

@@ -134,7 +134,7 @@ def variables(
 
 
 def special_tokens(config: dict[str, Any]) -> dict[str, Any]:
-    """The special tokens that tokenizer_config.json names, by name."""
+    """Return the special tokens that tokenizer_config.json names, by name."""
 
     def text(token: Any) -> Any:
         return token.get("content") if isinstance(token, dict) else token
@@ -143,7 +143,7 @@ def special_tokens(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def environment(*, weighs_values: bool = False) -> MeteredEnvironment:
-    """The sandbox of chat templates. It counts their work; only a process of its own bounds memory."""
+    """Return the sandbox of chat templates. It counts their work; only a process of its own bounds memory."""
     environment = MeteredEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )

@@ -93,7 +93,7 @@ def start(module: str) -> subprocess.Popen[bytes]:
 
 
 def child_environment() -> dict[str, str]:
-    """The variables of a child: none of them is a secret."""
+    """Return the variables of a child: none of them is a secret."""
     return {name: os.environ[name] for name in ENVIRONMENT if name in os.environ} | SETTINGS
 
 

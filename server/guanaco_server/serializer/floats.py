@@ -53,7 +53,7 @@ def to_float32(data: Bytes, dtype: str) -> NDArray[np.float32]:
 
 
 def from_float32(values: NDArray[np.float32], dtype: str) -> Array:
-    """An array whose bytes are the values in ``dtype``; OverflowError where float16 cannot hold one."""
+    """Return an array whose bytes are the values in ``dtype``; OverflowError where float16 cannot hold one."""
     if dtype == "BF16":
         return _to_bfloat16(values)
     if dtype == "F16":

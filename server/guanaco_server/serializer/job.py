@@ -74,7 +74,7 @@ def read_task(url: str) -> SerializerTask:
 
 
 def access_of(task: SerializerTask, scratch: Path) -> Access:
-    """The job's own two folders, and the ports of the Hub, of what it redirects to, and of the store."""
+    """Return the job's own two folders, and the ports of the Hub, of what it redirects to, and of the store."""
     upload = task.upload
     urls = (task.hub_endpoint, *upload.part_urls[:1], *upload.put_urls.values())
     watched = lifeline.named()
@@ -114,7 +114,7 @@ def _workers(task: SerializerTask) -> int:
 
 
 def _limit_memory(memory_bytes: int) -> None:
-    """Once everything is imported, so that a limit too small is an error that can be told."""
+    """Limit the memory once everything is imported, so that a limit too small is an error that can be reported."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, hard))
 

@@ -145,7 +145,7 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
             self.globals["lipsum"] = self._lipsum(generate_lorem_ipsum)
 
     def metered(self, source: str) -> Template:
-        """The compiled template. Raises jinja2.TemplateSyntaxError; ValueError for a template that is too long."""
+        """Return the compiled template. Raises jinja2.TemplateSyntaxError; ValueError for a template that is too long."""
         if len(source) > MAX_SOURCE_CHARS:
             raise ValueError(f"it is longer than {MAX_SOURCE_CHARS:,} characters")
         tree = self.parse(source)

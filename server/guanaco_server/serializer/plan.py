@@ -97,7 +97,7 @@ def make_plan(
 
 
 def chosen_cast(asked: str, files: Iterable[WeightFile], is_quantized: bool) -> str | None:
-    """The dtype that floats become. ``auto`` halves checkpoints that are float32 throughout and keeps all others."""
+    """Return the dtype that floats become. ``auto`` halves checkpoints that are float32 throughout and keeps all others."""
     if asked not in ("auto", *CASTS):  # a newer platform asks an older image
         raise JobFailed(
             "serializer_died",

@@ -51,7 +51,7 @@ class RepoFiles(Protocol):
     def size(self, path: str) -> int: ...
 
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
-        """A range of a file, or all of it, in memory."""
+        """Return a range of a file, or all of it, in memory."""
         ...
 
     def open(self, path: str, start: int, end: int) -> AbstractContextManager[Stream]: ...
@@ -109,7 +109,7 @@ class HubFiles:
         return self._location(path).size_bytes
 
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
-        """A whole file, or a range of it, in memory."""
+        """Return a whole file, or a range of it, in memory."""
         end = self.size(path) if end is None else end
         data = bytearray(end - start)
         if data:

@@ -33,7 +33,7 @@ Piece = Any  # sentencepiece_model_pb2.ModelProto.SentencePiece
 
 
 def read_model(data: bytes) -> Any:
-    """The model's protocol buffer; ValueError if it is none of ours."""
+    """Return the model's protocol buffer; ValueError if it is none of ours."""
     model = sentencepiece_model_pb2.ModelProto()
     try:
         model.ParseFromString(data)

@@ -81,7 +81,7 @@ class StreamingPass:
         self._sink.finish()
 
     def facts(self, tensor: int) -> list[PieceFacts]:
-        """The hashes of each of a tensor's pieces."""
+        """Return the hashes of each of a tensor's pieces."""
         pieces = pieces_of(self._plan.tensors[tensor], tensor)
         return [self._resume_log.pieces[_key(piece)] for piece in pieces]
 

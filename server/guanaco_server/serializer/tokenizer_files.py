@@ -108,7 +108,7 @@ def _add_tokens(tokenizer: Tokenizer, config: Json, more: Json) -> None:
 
 
 def _with_special_tokens(config: Json, model: Any) -> Json:
-    """The config with what the slow tokenizer class would have known: its tokens, and whether it begins with one."""
+    """Return the config with what the slow tokenizer class would have known: its tokens, and whether it begins with one."""
     spec = model.trainer_spec
     known = {
         f"{name}_token": model.pieces[number].piece

@@ -206,7 +206,7 @@ class Presigned:
 
 
 def why_unreachable(error: Exception) -> str:
-    """The end of a sentence, without the URL that the error's own text has."""
+    """Return the end of a sentence, without the URL that the error's own text has."""
     if isinstance(error, urllib3.exceptions.SSLError):
         return UNTRUSTED[0].lower() + UNTRUSTED[1:-1]
     return type(error).__name__

@@ -39,7 +39,7 @@ WORKERS = 4
 
 
 def hub_differences(job: SerializerJob, stored: Manifest) -> list[str]:
-    """One sentence for each way in which a manifest is not what the Hub's files make; JobFailed if these cannot be read."""
+    """Return a sentence for each way in which a manifest is not what the Hub's files make; JobFailed if these cannot be read."""
     with redirect_stdout(_MessageWriter(sys.stderr)), tempfile.TemporaryDirectory() as scratch:
         prepare(Path(scratch))
         made = make_artifact(job, NullTarget(), WORKERS, Path(scratch))
@@ -68,7 +68,7 @@ class _MessageWriter(io.TextIOBase):
 
 
 def stored_differences(manifest: Manifest, stream: Stream) -> list[str]:
-    """One sentence for each part of a tensors file that is not as its manifest says."""
+    """Return a sentence for each part of a tensors file that is not as its manifest says."""
     tensors = [FileTensor(r.name, r.dtype, r.shape, r.size_bytes) for r in manifest.tensors]
     layout = lay_out(tensors)
     if layout.total_bytes != manifest.tensors_bytes:

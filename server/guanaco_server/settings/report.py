@@ -63,7 +63,7 @@ def _source(name: str, loaded: LoadedSettings) -> str:
 
 
 def _database(url: SecretStr | None) -> str | None:
-    """The URL without passwords: which host and database it is must be seen where one is looked for."""
+    """Return the URL without passwords: which host and database it is must be seen where one is looked for."""
     if url is None:
         return None
     shown: str = _format_value(url.get_secret_value())

@@ -219,7 +219,7 @@ class _Check:
         )
 
     async def _first_rate(self) -> float:
-        """The rate at which a few requests would be under way, by one that is sent alone."""
+        """Return the rate at which a few requests would be under way, by one that is sent alone."""
         alone = (await run_load(self._measure, self._prompts[:1], Load(1.0, 1)))[0]
         return FIRST_CONCURRENCY / (alone.e2e_ms / 1000) if alone.e2e_ms else math.inf
 

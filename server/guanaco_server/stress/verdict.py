@@ -147,7 +147,7 @@ def percentiles(values: Iterable[float | None]) -> Percentiles | None:
 
 
 def histogram(values: Iterable[float | None]) -> list[HistogramBin]:
-    """At most 24 bins of one round width (1, 2 or 5 times a power of ten), the first of them empty; none without values."""
+    """Return at most 24 bins of one round width (1, 2 or 5 times a power of ten), the first of them empty; none without values."""
     found = [value for value in values if value is not None]
     if not found:
         return []

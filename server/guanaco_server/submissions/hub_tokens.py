@@ -72,7 +72,7 @@ class HubTokens:
 
 
 def _readable(token: SecretStr) -> bytes:
-    """The token's bytes. The message of the error does not repeat it."""
+    """Return the token's bytes. The message of the error does not repeat it."""
     text = token.get_secret_value().strip()
     if not text.isascii() or not text.isprintable() or not 0 < len(text) <= MAX_TOKEN_CHARS:
         raise InvalidInput("The Hub token is no token: it has up to 512 printable characters.")

@@ -173,7 +173,7 @@ Version = tuple[Status, int, datetime, int | None]
 
 
 def version_of(row: SubmissionRow) -> Version:
-    """Another one after every change of a published submission."""
+    """Return what differs after every change of a published submission."""
     return row.status, row.run, row.updated_at, row.prompt_version
 
 

@@ -106,7 +106,7 @@ class SubmissionService:
         idempotency_key: str | None,
         hub_token: SecretStr | None = None,
     ) -> Submission:
-        """A queued submission. The same key with the same request gives the same one, also when two race.
+        """Queue a submission. The same key with the same request gives the same one, also when two race.
 
         ``hub_token`` is the developer's own, for a private or gated repo; it is deleted when the weights are serialized.
         """
@@ -179,7 +179,7 @@ class SubmissionService:
             await visible_row(session, account, submission_id)
 
     async def require_choosable(self, account: Account, named: str) -> SubmissionBrief:
-        """The submission that an account names to talk to, by its id or alias; a developer's own, any for others.
+        """Return the submission that an account names to talk to, by its id or alias; a developer's own, any for others.
 
         SubmissionNotFound, AmbiguousAlias; InvalidInput for a reward model, ModelNotLive for one that takes no conversations.
         """
@@ -292,7 +292,7 @@ class SubmissionService:
         sources: frozenset[Status] | None = None,
         hub_token: SecretStr | None = None,
     ) -> Submission:
-        """An admin's with another's submission is noted in the audit log."""
+        """Change the status. An admin's change of another's submission is noted in the audit log."""
         async with self._database.write() as session:
             row = await visible_row(session, account, submission_id)
             if to is Status.QUEUED:

@@ -106,7 +106,7 @@ class Breaks:
         )
 
     def split(self, text: str) -> list[str]:
-        """The text in chunks, most of which end where a break is."""
+        """Return the text in chunks, most of which end where a break is."""
         if not self.is_split_at_spaces:
             return self._line_begins.split(text)
         chunks = [""]
@@ -266,7 +266,7 @@ def _regex(pre_tokenizer: Json) -> str:
 
 
 def _replaced_char(normalizer: Json) -> str | None:
-    """The one character that is replaced, wherever it stands."""
+    """Return the one character that is replaced, wherever it stands."""
     text = (normalizer.get("pattern") or {}).get("String")
     return text if isinstance(text, str) and len(text) == 1 else None
 

@@ -172,7 +172,7 @@ def longest_mapped(charsmap: str) -> int:
 
 
 def _parts(component: Json) -> Iterator[Json]:
-    """The component and all that are inside it; parse_json_object has limited the depth."""
+    """Yield the component and all that are inside it; parse_json_object has limited the depth."""
     yield component
     for value in component.values():
         for inner in value if isinstance(value, list) else [value]:

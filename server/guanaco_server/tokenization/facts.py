@@ -71,7 +71,7 @@ def facts_of_json(content: dict[str, Any]) -> TokenizerFacts:
 
 
 def _bounded(breaks: Breaks) -> Breaks:
-    """Nothing is claimed of a tokenizer with more added tokens than can be looked for at every turn."""
+    """Return no bound for a tokenizer with more added tokens than can be looked for at every turn."""
     is_small = (
         len(breaks.specials) <= MAX_SPECIALS
         and sum(map(len, breaks.specials)) <= MAX_SPECIAL_CHARS

@@ -275,7 +275,7 @@ class Tokenizers:
 
 
 async def _first_two(pieces: AsyncIterator[bytes]) -> list[bytes]:
-    """The first piece and, if there is one, the second."""
+    """Return the first piece and, if there is one, the second."""
     found: list[bytes] = []
     async for piece in pieces:
         found.append(piece)
@@ -296,7 +296,7 @@ def _is_busy(artifact: _Artifact) -> bool:
 
 
 def _note_end(opening: asyncio.Task[TokenizerProcess]) -> None:
-    """Whoever waited may have left, and a failure that nobody reads is logged."""
+    """Log a failure that nobody reads, because whoever waited may have left."""
     if not opening.cancelled():
         opening.exception()
 

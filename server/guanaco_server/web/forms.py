@@ -17,7 +17,7 @@ TOKEN_FIELD = "form_token"  # noqa: S105 - a field's name
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """The fields; of several of one name the last. Line ends are made \\n."""
+    """Return the fields; of several of one name the last. Line ends are made \\n."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != MEDIA_TYPE:
         raise InvalidInput(f"A form is sent as {MEDIA_TYPE}.")
     try:

@@ -27,7 +27,7 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 def page_route(pages: Pages, *, has_replica: bool) -> type[LateRoute]:
-    """The class of the pages' routes.
+    """Return the class of the pages' routes.
 
     ``has_replica``: a browser that has written gets a short-lived cookie, so that its next pages show what it wrote.
     """

@@ -48,7 +48,7 @@ async def stop_orders(session: AsyncSession, conversation_ids: Sequence[str]) ->
 
 
 async def chats_of(session: AsyncSession, visitor_id: str, limit: int) -> Sequence[VisitorChatRow]:
-    """The newest first."""
+    """Read the visitor's chats, the newest first."""
     statement = (
         select(VisitorChatRow)
         .where(VisitorChatRow.visitor_id == visitor_id)

@@ -32,7 +32,7 @@ def spoken(name: str) -> str:
 
 
 def prose(text: str) -> Markup:
-    """A sentence whose ``code`` is set as code, whether one backtick or two are around it."""
+    """Return a sentence whose ``code`` is set as code, whether one backtick or two are around it."""
     return Markup(re.sub(r"(`{1,2})(.+?)\1", r"<code>\2</code>", str(escape(text))))  # noqa: S704 - it is escaped
 
 
@@ -93,7 +93,7 @@ def decimal(value: float | None) -> str:
 
 
 def moment(at: datetime | None) -> str:
-    """In UTC: the reader's own zone is not known to the server."""
+    """Write a moment in UTC: the reader's own zone is not known to the server."""
     return NOTHING if at is None else f"{at:%d %b %Y, %H:%M} UTC".lstrip("0")
 
 

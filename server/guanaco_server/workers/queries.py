@@ -32,7 +32,7 @@ async def enter(
 
 
 async def beat(session: AsyncSession, executor_id: str, at: datetime) -> bool:
-    """False when another has taken over, or is about to."""
+    """Record that the worker lives. Return False if another has taken over, or is about to."""
     statement = (
         update(WorkerRow)
         .where(WorkerRow.executor_id == executor_id, WorkerRow.claimed_at.is_(None))
@@ -44,7 +44,7 @@ async def beat(session: AsyncSession, executor_id: str, at: datetime) -> bool:
 async def silent(
     session: AsyncSession, seen_before: datetime, claimed_before: datetime
 ) -> Sequence[str]:
-    """The workers that nobody has heard of since, and that nobody is taking over."""
+    """Return the workers that nobody has heard of since, and that nobody is taking over."""
     is_silent = _is_silent(seen_before, claimed_before)
     return (await session.scalars(select(WorkerRow.executor_id).where(is_silent))).all()
 

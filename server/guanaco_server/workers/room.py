@@ -19,7 +19,7 @@ class WorkersRoom:
     def heartbeat(
         self, take_over: TakeOver, duties: Sequence[Loop], note_duty: Callable[[bool], None]
     ) -> Heartbeat:
-        """The loop of a worker process; ``duties`` run in one worker at a time."""
+        """Return the loop of a worker process; ``duties`` run in one worker at a time."""
         return Heartbeat(self.workers, take_over, duties, note_duty)
 
 

@@ -42,13 +42,13 @@ class WorkerService:
         self._claim = CLAIM_SILENCES * self._silence
 
     async def enter(self) -> bool:
-        """False while a survivor is taking over what this worker's predecessor left: try again."""
+        """Register this worker. Return False while a survivor takes over what its predecessor left: then try again."""
         now = self._clock.now()
         async with self._database.write() as session:
             return await queries.enter(session, self.executor_id, now, now - self._claim)
 
     async def beat(self) -> bool:
-        """False when this worker was given up for dead: it must end."""
+        """Record that this worker lives. Return False if it was given up: then it must end."""
         async with self._database.write() as session:
             return await queries.beat(session, self.executor_id, self._clock.now())
 
@@ -60,7 +60,7 @@ class WorkerService:
         return [executor_id for executor_id in silent if executor_id != self.executor_id]
 
     async def claim(self, executor_id: str) -> bool:
-        """True for the one survivor that is to take over; it ends with ``end_claim``."""
+        """Return True for the one survivor that is to take over; it ends with ``end_claim``."""
         now = self._clock.now()
         async with self._database.write() as session:
             return await queries.claim(

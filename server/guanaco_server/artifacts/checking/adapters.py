@@ -108,7 +108,7 @@ async def read_adapter_config(hub: Hub, snapshot: RepoSnapshot) -> AdapterConfig
 async def resolve_base(
     hub: Hub, snapshot: RepoSnapshot, base_commit: str | None = None
 ) -> RepoSnapshot | None:
-    """An adapter's base, at the pinned commit if there is one; None for a model of its own."""
+    """Return an adapter's base, at the pinned commit if there is one; None for a model of its own."""
     if not is_adapter(snapshot):
         return None
     config = await read_adapter_config(hub, snapshot)
@@ -152,7 +152,7 @@ def _require_weights(snapshot: RepoSnapshot) -> None:
 
 
 def _pairs(tensors: Iterable[TensorInfo]) -> dict[str, dict[str, TensorInfo]]:
-    """A and B of each module."""
+    """Return a and B of each module."""
     pairs: dict[str, dict[str, TensorInfo]] = {}
     for info in tensors:
         match = LORA_KEY.fullmatch(info.name)

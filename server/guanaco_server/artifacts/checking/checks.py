@@ -321,7 +321,7 @@ def _label_count(config: dict[str, Any]) -> int:
 
 
 def model_files(snapshot: RepoSnapshot) -> tuple[str, ...]:
-    """A model's small files, a tokenizer among them."""
+    """Return a model's small files, a tokenizer among them."""
     if snapshot.file(TOKENIZER_NAME) is None and snapshot.file(SENTENCEPIECE_NAME) is None:
         raise MissingFile(
             f"The repo has no {TOKENIZER_NAME} and no {SENTENCEPIECE_NAME}.",

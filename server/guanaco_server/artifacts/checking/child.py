@@ -105,7 +105,7 @@ def read_config(path: str, data: bytes) -> Json:
 
 
 def _small(content: Any, levels: int) -> Any:
-    """The content without long texts, long lists, deep objects and huge numbers; None stands for each of them."""
+    """Return the content without long texts, long lists, deep objects and huge numbers; None stands for each of them."""
     if isinstance(content, str):
         return content if len(content) <= MAX_CHARS else None
     if isinstance(content, int):

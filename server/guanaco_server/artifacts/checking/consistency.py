@@ -119,7 +119,7 @@ def _is_count(value: object, is_known: bool) -> bool:
 
 
 def _layers(shapes: Shapes) -> dict[int, dict[str, tuple[int, ...]]]:
-    """The tensors of each layer, by their names inside it. Other stacks, as of a vision part, are left out."""
+    """Return the tensors of each layer, by their names inside it. Other stacks, as of a vision part, are left out."""
     found: dict[str, dict[int, dict[str, tuple[int, ...]]]] = defaultdict(lambda: defaultdict(dict))
     for name, shape in shapes.items():
         match = LAYER.search(name)
@@ -241,7 +241,7 @@ def _check_output(config: Config, text: Config, shapes: Shapes) -> None:
 
 
 def _expected(text: Config) -> dict[str, tuple[int, ...]]:
-    """The shapes of a layer's matrices in the known families, by name; those that the config does not tell are left out."""
+    """Return the shapes of a layer's matrices in the known families, by name; those that the config does not tell are left out."""
     hidden, heads = _int(text, "hidden_size"), _int(text, "num_attention_heads")
     if hidden is None or heads is None:
         return {}
@@ -293,6 +293,6 @@ def _format_shape(shape: tuple[int, ...]) -> str:
 
 
 def _int(config: Config, name: str) -> int | None:
-    """The number, where it is one above 0."""
+    """Return the number, where it is one above 0."""
     value = config.get(name)
     return value if type(value) is int and value > 0 else None

@@ -119,7 +119,7 @@ def parse_card(readme: str, *, is_cut: bool = False) -> ParsedCard:
 
 
 def _split(readme: str) -> tuple[str, str]:
-    """The YAML between the first lines of dashes, and the rest."""
+    """Return the YAML between the first lines of dashes, and the rest."""
     if not readme.startswith("---\n"):
         return "", readme
     front, sign, text = readme[4:].partition("\n---")
@@ -137,7 +137,7 @@ def _front_matter(front: str) -> dict[str, Any]:
 
 
 def _words(value: Any) -> tuple[str, ...]:
-    """The short lines of text among what the front matter gives for a name, each once."""
+    """Return the short lines of text among what the front matter gives for a name, each once."""
     values = value[:MAX_WORDS] if isinstance(value, list) else [value]
     words = (one.strip() for one in values if isinstance(one, str) and one not in NULLS)
     return tuple(

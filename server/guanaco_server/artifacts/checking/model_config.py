@@ -191,7 +191,7 @@ def has_experts(config: dict[str, Any]) -> bool:
 
 
 def _holds(content: Any, key: str) -> bool:
-    """At any depth; read_json has limited it."""
+    """Return whether the content has this key at any depth. read_json has limited the depth."""
     if isinstance(content, dict):
         return key in content or any(_holds(value, key) for value in content.values())
     return isinstance(content, list) and any(_holds(value, key) for value in content)

@@ -14,7 +14,7 @@ MAX_CONFIG_BYTES = 1_000_000
 async def read_json(
     hub: Hub, snapshot: RepoSnapshot, path: str, max_bytes: int = MAX_CONFIG_BYTES
 ) -> dict[str, Any]:
-    """The file's JSON object; MissingFile or CorruptConfig where there is none."""
+    """Return the file's JSON object; MissingFile or CorruptConfig where there is none."""
     file = snapshot.file(path)
     if file is None:
         raise MissingFile(f"The repo has no {path}.", hint="Push it with `save_pretrained(...)`.")
@@ -25,7 +25,7 @@ async def read_json(
 
 
 def parse_object(path: str, data: bytes) -> dict[str, Any]:
-    """The JSON object in ``data``; CorruptConfig naming ``path``."""
+    """Return the JSON object in ``data``; CorruptConfig naming ``path``."""
     try:
         return parse_json_object(path, data)
     except ValueError as error:

@@ -35,7 +35,7 @@ class WeightFiles:
 
 
 async def find_weight_files(hub: Hub, snapshot: RepoSnapshot) -> WeightFiles:
-    """The index's shards, else model.safetensors, else the only safetensors file."""
+    """Return the index's shards, else model.safetensors, else the only safetensors file."""
     if snapshot.file(INDEX_NAME):
         return await _indexed_files(hub, snapshot)
     if snapshot.file(WEIGHTS_NAME):
@@ -60,7 +60,7 @@ async def find_weight_files(hub: Hub, snapshot: RepoSnapshot) -> WeightFiles:
 
 
 async def read_tensors(hub: Hub, snapshot: RepoSnapshot, weights: WeightFiles) -> FileTensors:
-    """The tensors of each file; at most two small requests for each."""
+    """Return the tensors of each file; at most two small requests for each."""
     headers = _Headers(hub, snapshot)
     turns = asyncio.Semaphore(SHARDS_AT_ONCE)
 

@@ -32,13 +32,13 @@ class Hub(Protocol):
     """
 
     def with_token(self, token: str | None) -> Hub:
-        """The Hub as a developer with this token sees it; without one, public repos only."""
+        """Return the Hub as a developer with this token sees it; without one, public repos only."""
         ...
 
     async def resolve(self, repo: str, revision: str | None) -> RepoSnapshot:
-        """The exact commit that a branch, tag or commit (main without one) means now, and its files."""
+        """Return the exact commit that a branch, tag or commit (main without one) means now, and its files."""
         ...
 
     async def read(self, snapshot: RepoSnapshot, path: str, start: int, length: int) -> bytes:
-        """At most ``length`` bytes of a file from offset ``start``; fewer only at its end."""
+        """Read at most ``length`` bytes of a file from offset ``start``; fewer only at its end."""
         ...

@@ -122,7 +122,7 @@ class HuggingFaceHub:
             raise RepoGated(repo)
 
     def _read(self, snapshot: RepoSnapshot, path: str, start: int, length: int) -> bytes:
-        """At most ``length`` bytes are read, also from a server that ignores ranges."""
+        """Read at most ``length`` bytes, also from a server that ignores ranges."""
         if length <= 0:
             return b""
         url = hf_hub_url(snapshot.repo, path, revision=snapshot.commit, endpoint=self._endpoint)

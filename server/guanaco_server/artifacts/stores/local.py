@@ -145,7 +145,7 @@ class LocalStore:
         return manifest
 
     def _remove_folder(self, folder: Path) -> None:
-        """At once out of sight, then off the disk."""
+        """Rename the folder out of sight at once, then delete it."""
         trash = self._root / ".trash"
         trash.mkdir(parents=True, exist_ok=True)
         doomed = trash / uuid.uuid4().hex

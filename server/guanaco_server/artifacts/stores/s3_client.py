@@ -144,7 +144,7 @@ class Bucket:
         return data
 
     def open(self, name: str) -> Any:
-        """The object's body, for ``read_piece`` and ``close``; None if there is none."""
+        """Return the object's body, for ``read_piece`` and ``close``; None if there is none."""
         try:
             with self.calls(name, may_miss=True):
                 return self.boto.get_object(**self.at(name))["Body"]
@@ -187,7 +187,7 @@ class Bucket:
                     )
 
     def presign(self, operation: str, name: str, **more: Any) -> str:
-        """A URL that does one thing with one object until it expires, and is a secret until then."""
+        """Return a URL that does one thing with one object until it expires, and is a secret until then."""
         lifetime = min(self.config.url_lifetime_s, LONGEST_URL_LIFETIME_S)
         with self.calls(name):
             url: str = self.boto.generate_presigned_url(
@@ -298,7 +298,7 @@ def translated(bucket: str, place: str, *, may_miss: bool) -> Iterator[None]:
 
 
 def refusal(status: int, body: str, operation: str, bucket: str, place: str) -> StoreUnreachable:
-    """The same for an answer to a presigned URL, which boto3 does not see."""
+    """Return the same for an answer to a presigned URL, which boto3 does not see."""
     code = found[1] if (found := ERROR_CODE.search(body)) else str(status)
     return answered(code, operation, bucket, place, _region_named(body))
 

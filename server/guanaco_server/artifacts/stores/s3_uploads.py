@@ -54,7 +54,7 @@ class Uploads:
         return _file(key)
 
     def find(self, key: str, max_bytes: int) -> OpenUpload | None:
-        """The upload that an earlier ``create`` opened and nobody has ended, if it has room for so much."""
+        """Return the upload that an earlier ``create`` opened and nobody has ended, if it has room for so much."""
         upload = self._recorded_upload(key)
         if upload is None or part_count(max_bytes, upload.part_bytes) > MAX_PARTS:
             return None
@@ -162,7 +162,7 @@ class Uploads:
 
 
 def part_bytes_for(max_bytes: int) -> int:
-    """The smallest power of two, of 16 MiB or more, of which MAX_PARTS are enough."""
+    """Return the smallest power of two, of 16 MiB or more, of which MAX_PARTS are enough."""
     size = MIN_PART_BYTES
     while part_count(max_bytes, size) > MAX_PARTS:
         size *= 2

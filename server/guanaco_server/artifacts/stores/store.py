@@ -34,19 +34,19 @@ class ArtifactStore(Protocol):
         ...
 
     async def find(self, key: str) -> Manifest | None:
-        """The manifest of a published artifact."""
+        """Return the manifest of a published artifact."""
         ...
 
     async def list_keys(self) -> list[str]:
-        """The keys of all published artifacts."""
+        """Return the keys of all published artifacts."""
         ...
 
     async def read(self, key: str, path: str) -> bytes:
-        """A small file of a published artifact (config, tokenizer); FileNotFoundError if it has none of that name."""
+        """Return a small file of a published artifact (config, tokenizer); FileNotFoundError if it has none of that name."""
         ...
 
     def pieces(self, key: str, path: str) -> AsyncIterator[bytes]:
-        """The same in pieces of at most PIECE_BYTES, for what is not to be in memory as a whole."""
+        """Return the same in pieces of at most PIECE_BYTES, for what is not to be in memory as a whole."""
         ...
 
     async def begin(self, job: SerializerJob, max_bytes: int) -> str:
@@ -77,7 +77,7 @@ class ArtifactStore(Protocol):
         ...
 
     async def access(self, key: str) -> dict[str, str]:
-        """A URL that needs no credentials for each file of a published artifact, by path; each is a secret for an hour or more."""
+        """Return a URL that needs no credentials for each file of a published artifact, by path; each is a secret for an hour or more."""
         ...
 
     def environment(self) -> dict[str, str]:

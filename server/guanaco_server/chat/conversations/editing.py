@@ -140,7 +140,7 @@ class ConversationEditor:
     async def replace_reply(
         self, session: AsyncSession, conversation_id: str, message_id: str, content: str | None
     ) -> bool:
-        """Within the caller's transaction: have the last reply read so, or with None in the model's own words again.
+        """Have the last reply read so, or with None in the model's own words again, within the caller's transaction.
 
         False where the conversation has gone on or a reply is being written. What is measured is the model's own words. The message
         says nothing of it, so that nobody learns which words are its own.
@@ -159,7 +159,7 @@ class ConversationEditor:
         return True
 
     async def message_ids(self, session: AsyncSession, conversation_id: str) -> set[str]:
-        """Within the caller's transaction: return the ids of all messages, also of those that were replaced."""
+        """Return the ids of all messages, also of those that were replaced, within the caller's transaction."""
         return {row.id for row in await queries.messages_of(session, [conversation_id])}
 
     async def rate_message(
@@ -177,7 +177,7 @@ class ConversationEditor:
 
     @asynccontextmanager
     async def changing(self, account: Account, conversation_id: str) -> AsyncIterator[AsyncSession]:
-        """A transaction in which nobody else writes to the conversation; ConversationBusy while a reply is being written."""
+        """Open a transaction in which nobody else writes to the conversation; ConversationBusy while a reply is being written."""
         async with self._database.write() as session:
             await _own(session, account, conversation_id)
             if not await queries.change_messages(session, conversation_id, self._clock.now()):
@@ -195,7 +195,7 @@ async def _own(session: AsyncSession, account: Account, conversation_id: str) ->
 
 
 def _present(rows: Sequence[MessageRow], message_id: str) -> MessageRow:
-    """The message, if it was neither deleted nor replaced; MessageNotFound."""
+    """Return the message, if it was neither deleted nor replaced; MessageNotFound."""
     for row in rows:
         if row.id == message_id and not row.is_deleted:
             return row
@@ -211,7 +211,7 @@ def _drop_summaries(rows: Sequence[MessageRow], position: int) -> None:
 
 
 def _group(rows: Sequence[MessageRow], place: int) -> tuple[int, int]:
-    """The places of a message together with the replies that it replaced, or that replaced it."""
+    """Return the places of a message together with the replies that it replaced, or that replaced it."""
     first, last = place, place + 1
     if rows[place].sender == Sender.BOT:
         while first > 0 and rows[first - 1].sender == Sender.BOT and rows[first - 1].is_deleted:
@@ -222,7 +222,7 @@ def _group(rows: Sequence[MessageRow], place: int) -> tuple[int, int]:
 
 
 def _last_replies(rows: Sequence[MessageRow]) -> Sequence[MessageRow]:
-    """The replies of the model after the last message that is none."""
+    """Return the replies of the model after the last message that is none."""
     place = len(rows)
     while place > 0 and rows[place - 1].sender == Sender.BOT and not rows[place - 1].is_imported:
         place -= 1

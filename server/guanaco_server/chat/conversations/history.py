@@ -214,7 +214,7 @@ _bots: Generations[Bot, Bot] = Generations(KEPT_BOTS_CHARS)
 
 
 def _shared(bot: Bot) -> Bot:
-    """One object for all the conversations with a bot."""
+    """Return one object for all the conversations with a bot."""
     found = _bots.find(bot)
     if found is None:
         _bots.keep(bot, bot, chars_of(bot))
@@ -287,7 +287,7 @@ class HistoryReader(Protocol):
 
 
 def history_reader(database: Database) -> HistoryReader:
-    """The reader for the kind of database."""
+    """Return the reader for the kind of database."""
     is_postgresql = database.engine.dialect.name == "postgresql"
     return PostgresqlHistoryReader(database) if is_postgresql else SqliteHistoryReader(database)
 

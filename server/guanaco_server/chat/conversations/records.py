@@ -279,7 +279,7 @@ async def lock(session: AsyncSession, ids: Iterable[str]) -> list[RecordedConver
 
 
 async def messages(session: AsyncSession, ids: Iterable[str]) -> dict[str, list[RecordedMessage]]:
-    """All messages by conversation, deleted ones too, in their order; a reply in the model's own words. What was imported is left out."""
+    """Read all messages by conversation, deleted ones too, in their order; a reply in the model's own words. What was imported is left out."""
     statement = (
         select(
             MessageRow.conversation_id,
@@ -375,7 +375,7 @@ USER_KEY_CHARS = 32 + 1 + 128  # an account's id, a slash, the backend's id of t
 
 
 def user_key(account_id: str, user_id: str) -> str:
-    """One user of one backend; an account's id has no slash."""
+    """Return the name of one user of one backend. An account's id has no slash."""
     return f"{account_id}/{user_id}"
 
 

@@ -165,7 +165,7 @@ class ConversationService:
         return opened
 
     async def _chosen(self, account: Account, named: str | None) -> str | None:
-        """The id of the submission that the app names, which its key must allow; None where the platform is to choose."""
+        """Return the id of the submission that the app names, which its key must allow; None where the platform is to choose."""
         if named is None and account.role is not Role.DEVELOPER:
             return None
         if named is None:
@@ -183,7 +183,7 @@ class ConversationService:
     async def _bot(
         self, account: Account, request: ConversationRequest, seed: str
     ) -> tuple[Bot, str | None]:
-        """The bot that is sent, as it is; or the named character's, with the version that it is made of."""
+        """Return the bot that is sent, as it is; or the named character's, with the version that it is made of."""
         if request.character is None:
             assert request.bot is not None  # the request has one of the two
             await require_usable_book(request.bot, account.id)
@@ -220,7 +220,7 @@ class ConversationService:
         return read_opened(row)
 
     async def seen(self, account: Account, competition_id: str, user_id: str) -> Sequence[str]:
-        """The submissions that a user of this account has had, least recently had first."""
+        """Return the submissions that a user of this account has had, least recently had first."""
         async with self._database.read() as session:
             return await queries.seen_submissions(session, account.id, user_id, competition_id)
 
@@ -248,7 +248,7 @@ class ConversationService:
     async def messages(
         self, session: AsyncSession, conversation_ids: Sequence[str]
     ) -> dict[str, list[Message]]:
-        """Within the caller's transaction: the messages of each conversation."""
+        """Read the messages of each conversation, within the caller's transaction."""
         rows = await queries.messages_of(session, conversation_ids)
         return {
             conversation_id: read_messages(list(messages))
@@ -258,13 +258,13 @@ class ConversationService:
     async def user_names(
         self, session: AsyncSession, conversation_ids: Sequence[str]
     ) -> dict[str, str]:
-        """Within the caller's transaction: what each conversation's user is called."""
+        """Read the name of each conversation's user, within the caller's transaction."""
         return await queries.user_names(session, conversation_ids)
 
     async def first_messages(
         self, session: AsyncSession, conversation_ids: Sequence[str]
     ) -> dict[str, str]:
-        """Within the caller's transaction: with what each conversation's bot began; empty where it waited."""
+        """Read the first message of each conversation's bot, within the caller's transaction; empty where the bot waited."""
         return await queries.first_messages(session, conversation_ids)
 
     async def lock_of_user(
@@ -274,7 +274,7 @@ class ConversationService:
         account_id: str | None,
         until: datetime | None = None,
     ) -> dict[str, str]:
-        """Within the caller's transaction: the user's conversations, each with its account, which nobody changes until it ends.
+        """Lock the user's conversations until the caller's transaction ends, and return each with its account.
 
         ``until``: only those that began until then.
         AmbiguousUser when no account is named and several have a user of that id.
@@ -285,7 +285,7 @@ class ConversationService:
         return owners
 
     async def erase(self, session: AsyncSession, conversation_ids: Sequence[str]) -> int:
-        """Within the caller's transaction: they are gone, and every process will hear of it. How many messages they had."""
+        """Erase conversations within the caller's transaction; every process will hear of it. Return how many messages they had."""
         if not conversation_ids:
             return 0
         await self._on_erasing(session, conversation_ids)
@@ -299,7 +299,7 @@ class ConversationService:
     async def rateable(
         self, session: AsyncSession, conversation_ids: Collection[str]
     ) -> dict[str, records.RateableConversation]:
-        """Within the caller's transaction: those that are there; none is erased, nor its competition frozen, before it ends."""
+        """Read those of these conversations that exist. Until the caller's transaction ends, none is erased, nor its competition frozen."""
         found = await records.rateable(session, conversation_ids)
         await self._competitions.hold_open(session, {one.competition for one in found.values()})
         return found
@@ -307,7 +307,7 @@ class ConversationService:
     async def own_of(
         self, session: AsyncSession, account: Account, conversation_id: str
     ) -> records.RateableConversation:
-        """Within the caller's transaction: the account's own conversation, which nobody changes until it ends.
+        """Lock the account's own conversation until the caller's transaction ends, and return it.
 
         ConversationNotFound for another's, also when an admin asks.
         """
@@ -317,20 +317,20 @@ class ConversationService:
         return (await records.rateable(session, [conversation_id]))[conversation_id]
 
     async def require_unfrozen(self, session: AsyncSession, competition_id: str) -> None:
-        """Within the caller's transaction, after ``rateable``: RatingSettled when the competition's ranking is final."""
+        """Raise RatingSettled if the competition's ranking is final. Call it after ``rateable``, in the same transaction."""
         if await self._competitions.is_frozen(session, competition_id):
             raise RatingSettled(
                 f"The competition {competition_id} is over and its ranking is final, so its ratings stay as they are."
             )
 
     async def measure_again(self, session: AsyncSession, conversation_ids: Sequence[str]) -> None:
-        """Within the caller's transaction: have the leaderboard measure these conversations again."""
+        """Have the leaderboard measure these conversations again, within the caller's transaction."""
         await records.ask_measurement(session, conversation_ids)
 
     async def _exposure(
         self, account: Account, request: ConversationRequest, fit: PersonaFit
     ) -> Exposure | None:
-        """The experiment that the conversation takes part in: one whose models the persona fits, all of them."""
+        """Return the experiment that the conversation takes part in: one whose models the persona fits, all of them."""
         exposure = self._experiments.enter(account.id, request.user_id, request.competition)
         if exposure is None:
             return None
@@ -349,7 +349,7 @@ class ConversationService:
         exposure: Exposure | None,
         fit: PersonaFit,
     ) -> Assigned:
-        """The submission that the conversation talks to. PersonaTooLong where none has room for its bot."""
+        """Return the submission that the conversation talks to. PersonaTooLong where none has room for its bot."""
         try:
             if chosen is None:
                 return await self._assign(account, row, exposure, fit)
@@ -408,7 +408,7 @@ class ConversationService:
 async def require_own(
     session: AsyncSession, account: Account, conversation_id: str
 ) -> ConversationRow:
-    """The conversation; ConversationNotFound for another backend's."""
+    """Return the conversation; ConversationNotFound for another backend's."""
     row = await queries.by_id(session, conversation_id)
     if row is None or (account.role is not Role.ADMIN and row.account_id != account.id):
         raise ConversationNotFound(conversation_id)

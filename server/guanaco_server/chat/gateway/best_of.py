@@ -273,5 +273,5 @@ def _formatter_of(reward: RewardModel, submission: ServingSubmission) -> Prompt 
 
 
 def _judged(bot: Bot) -> Bot:
-    """The bot without the instructions to whoever replies, which are no part of the conversation."""
+    """Return the bot without the instructions to whoever replies, which are no part of the conversation."""
     return bot.model_copy(update={"post_history": ""}) if bot.post_history else bot

@@ -134,7 +134,7 @@ class ReplyGenerator:
         stop: Stop | None = None,
         prefix: SharedPrefix | None = None,
     ) -> GeneratedPieces:
-        """The reply's text, what comes together together, then the whole. Closing it cancels the generation upstream.
+        """Return the reply's text, what comes together together, then the whole. Closing it cancels the generation upstream.
 
         With ``begun``, the reply so far, only what is added, which may be nothing. Replies of one ``key`` prefer one replica, those of one ``prefix`` the replicas that hold it. ``asked_at``, on the performance counter, is when the user's wait began. ``stop`` ends a reply that has begun: the whole is then what was written.
         """
@@ -209,7 +209,7 @@ class ReplyGenerator:
         stop: Stop | None = None,
         prefix: SharedPrefix | None = None,
     ) -> GeneratedPieces:
-        """The same for a prompt that is ready; with a ``context``, the best of several candidates. It is counted however it ends.
+        """Yield the same for a prompt that is ready; with a ``context``, the best of several candidates. It is counted however it ends.
 
         The deadlines count from ``began`` on the loop's clock, without the wait for a place. Overloaded where none comes.
         """
@@ -380,7 +380,7 @@ class ReplyGenerator:
     def _final(
         self, submission_id: str, failure: Exception, has_begun: bool, is_late: bool
     ) -> GuanacoError | None:
-        """The error for the caller; None if the next replica may be asked."""
+        """Return the error for the caller; None if the next replica may be asked."""
         if isinstance(failure, RequestRefused):
             return ModelRefused(submission_id)
         if not isinstance(failure, TimeoutError):

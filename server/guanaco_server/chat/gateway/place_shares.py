@@ -108,7 +108,7 @@ def _parts(claims: Sequence[PlaceClaim], capacity: int) -> list[int]:
 
 
 def _fair(wanted: Mapping[Demand, float], total: float) -> dict[Demand, float]:
-    """The submissions' fair parts, each divided fairly between its apps."""
+    """Return the submissions' fair parts, each divided fairly between its apps."""
     by_key: defaultdict[str, dict[Demand, float]] = defaultdict(dict)
     for demand, count in wanted.items():
         by_key[demand[0]][demand] = count

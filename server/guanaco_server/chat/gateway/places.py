@@ -174,11 +174,11 @@ class TurnPlaces:
                 await queries.drop_places(session, self._gateway)
 
     def crowded(self) -> set[str]:
-        """The deployments for which turns wait here."""
+        """Return the deployments for which turns wait here."""
         return self._crowded
 
     def waiting(self, key: str) -> int:
-        """The turns of this deployment that wait here."""
+        """Return the turns of this deployment that wait here."""
         engine = self._engines.get(self._engine_of(key))
         return engine.queue.waiting_of(key) if engine is not None else 0
 
@@ -194,14 +194,14 @@ class TurnPlaces:
         return not engine.queue.waiting and 2 * engine.queue.in_flight <= self._limit(engine)
 
     def held(self, key: str) -> int | None:
-        """The places that this process holds at the deployment's engine; None where they are not counted, or less than half of all are wanted."""
+        """Return the places that this process holds at the deployment's engine; None where they are not counted, or less than half of all are wanted."""
         engine = self._engines.get(self._engine_of(key))
         if engine is None or not engine.is_busy or not self._is_measured(engine):
             return None
         return max(engine.granted, engine.queue.in_flight)
 
     async def take(self, key: str, asker: Asker) -> TurnPlace:
-        """A place for a turn of this deployment, to be used ``with``. Overloaded when too many wait, or for too long."""
+        """Return a place for a turn of this deployment, to be used ``with``. Overloaded when too many wait, or for too long."""
         name, asker = self._engine_of(key), asker._replace(key=key)
         engine = self._engines.get(name)
         if engine is None:

@@ -69,7 +69,7 @@ BEFORE_TEXT, AFTER_TEXT = b'event: token\ndata: {"text":', b"}\n\n"
 
 
 def _pieces(pieces: Pieces) -> bytes:
-    """All of them encoded at once, a line each: JSON escapes the line ends within a text."""
+    """Encode all pieces at once, a line each: JSON escapes the line ends within a text."""
     texts = _json_lines(pieces)[:-1].replace(b"\n", AFTER_TEXT + BEFORE_TEXT)
     return BEFORE_TEXT + texts + AFTER_TEXT
 
@@ -163,7 +163,7 @@ class ReplyRoute:
 def ours(
     events: Callable[[Account, str, Any], Coroutine[Any, Any, ReplyEvents]],
 ) -> Callable[[Any], Exchange]:
-    """The exchange of a reply in our own form, from what begins it for the caller, the id and the request."""
+    """Return the exchange of a reply in our own form, from what begins it for the caller, the id and the request."""
 
     def exchange(request: BaseModel) -> Exchange:
         return Exchange(lambda account, name: events(account, name, request), ENCODER)
@@ -261,7 +261,7 @@ class ChatGateway:
         await respond(exchange.events(account, name), exchange.encoder)
 
     def _find(self, path: str) -> tuple[tuple[ReplyRoute, Enter] | None, str]:
-        """The route of a path with its entrance, and the id in it."""
+        """Return the route of a path with its entrance, and the id in it."""
         head, _, action = path.rpartition("/")
         noun, slash, name = head.rpartition("/")
         if name and (found := self._routes.get((noun + slash, action))):

@@ -140,7 +140,7 @@ class TurnStatements(Protocol):
         ...
 
     async def known(self, messages: Sequence[StoredMessage]) -> set[str]:
-        """The ids of those of these messages that are stored."""
+        """Return the ids of those of these messages that are stored."""
         ...
 
 
@@ -254,7 +254,7 @@ class TurnLog:
                 return [turn.lease.conversation_id in ours | written for turn in turns]
 
     async def _written(self, turns: Sequence[EndedTurn], ours: set[str]) -> set[str]:
-        """The conversations whose turn an earlier try has stored, among those whose lease is no longer ours."""
+        """Return the conversations whose turn an earlier try has stored, among those whose lease is no longer ours."""
         by_message = {
             proof: turn.lease.conversation_id
             for turn in turns

@@ -96,7 +96,7 @@ class TurnQueue:
         return ticket
 
     def next(self) -> Ticket | None:
-        """The turn that takes the next place, and takes it; None when none waits."""
+        """Take the turn that has the next place, and return it; None when none waits."""
         if not self.waiting:
             return None
         node, path = self._engine, Path()

@@ -68,7 +68,7 @@ async def are_sources_there(session: AsyncSession, carried: dict[str, Any]) -> b
 
 
 async def erase_carried(session: AsyncSession, conversation_ids: Sequence[str]) -> None:
-    """Within the caller's transaction, which erases these conversations: erase what later ones carry of them."""
+    """Erase what later conversations carry of these ones, within the transaction that erases these."""
     source = aliased(ConversationRow)
     carrying = await session.execute(
         select(ConversationRow.id, ConversationRow.carried).where(

@@ -87,7 +87,7 @@ def _fitting(ranked: Sequence[_Sentence], budget: int) -> list[_Sentence]:
 
 
 def _kept_before(previous: str, bot_name: str) -> Iterable[_Sentence]:
-    """The sentences of the summary before; who said them stands at the beginning of a line."""
+    """Yield the sentences of the summary before; who said them stands at the beginning of a line."""
     place = 0
     for line in previous.splitlines():
         speaker, content = "", line
@@ -143,7 +143,7 @@ def _score(sentence: _Sentence, seen_in: Counter[str], count: int) -> float:
 
 
 def _text(sentences: Iterable[_Sentence]) -> str:
-    """The sentences in their order; those that one speaker said in a row on one line."""
+    """Return the sentences in their order; those that one speaker said in a row on one line."""
     lines: list[tuple[str, list[str]]] = []
     for sentence in sorted(sentences, key=lambda one: one.place):
         if not lines or lines[-1][0] != sentence.speaker:

@@ -83,7 +83,7 @@ def keeps(written: str, by_rule: str) -> bool:
 
 
 def _features(text: str) -> set[str]:
-    """The longer words and the numbers; of text without spaces, each two characters."""
+    """Return the longer words and the numbers; of text without spaces, each two characters."""
     folded = text.casefold()
     pairs = {
         run[place : place + 2] for run in UNSPACED.findall(folded) for place in range(len(run) - 1)

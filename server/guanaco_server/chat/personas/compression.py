@@ -110,7 +110,7 @@ def _worth(
 
 
 def _joined(parts: Sequence[str], chosen: set[int]) -> str:
-    """The chosen sentences in their order, on lines as in the original."""
+    """Return the chosen sentences in their order, on lines as in the original."""
     texts: list[str] = []
     for place, part in enumerate(parts):
         if place in chosen:

@@ -126,7 +126,7 @@ class PersonaShortener:
         return None
 
     async def keep(self, session: AsyncSession, row: ConversationRow, shortened: Shortened) -> None:
-        """Within the caller's transaction, which stores the conversation: note which version it has, and store that."""
+        """Note which version the conversation has, and store that, within the transaction that stores the conversation."""
         row.persona_key = shortened.need.key
         if shortened.values is not None:
             await insert_missing(session, PersonaVersionRow, [shortened.values])
@@ -143,7 +143,7 @@ class PersonaShortener:
     async def erase_of_conversations(
         self, session: AsyncSession, conversation_ids: Sequence[str]
     ) -> None:
-        """Within the caller's transaction: erase what was made for the users of these conversations."""
+        """Erase what was made for the users of these conversations, within the caller's transaction."""
         row = ConversationRow
         users = await session.execute(
             select(row.account_id, row.user_id)
@@ -259,7 +259,7 @@ class PersonaShortener:
 
 
 async def erase_of_characters(session: AsyncSession, character_ids: Sequence[str]) -> None:
-    """Within the caller's transaction: erase what was made of these characters, in any version."""
+    """Erase what was made of these characters, in any version, within the caller's transaction."""
     for character_id in character_ids:
         await session.execute(
             delete(PersonaVersionRow).where(

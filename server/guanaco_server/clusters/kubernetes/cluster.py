@@ -197,7 +197,7 @@ class KubernetesCluster:
         return state_of(deployment, pods, self._options, now, self._informers.pulls, events)
 
     async def note_ready(self, name: str, endpoints: Collection[str]) -> None:
-        """Nothing: each pod has the processors that it requests."""
+        """Do nothing: each pod has the processors that it requests."""
 
     async def stop_replica(self, name: str, endpoint: str) -> bool:
         """Delete the replica's pod, for which the Deployment makes another. False where one address stands for all pods."""

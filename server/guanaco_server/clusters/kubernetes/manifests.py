@@ -182,7 +182,7 @@ def _with_each_other(policy: Json, pods: Mapping[str, str]) -> Json:
 
 
 def _left_out(place: Egress) -> Json:
-    """The private addresses within it; those that the operator names by themselves stay."""
+    """Return the private addresses within it; those that the operator names by themselves stay."""
     return {"except": list(place.private)} if place.private else {}
 
 

@@ -150,7 +150,7 @@ class LocalCluster:
             await self._deployments[spec.name].apply(spec, start)
 
     async def renew_secrets(self, spec: DeploymentSpec) -> None:
-        """Nothing: a server that starts here is started by the platform, with fresh ones."""
+        """Do nothing: a server that starts here is started by the platform, with fresh ones."""
 
     @property
     def can_relabel(self) -> bool:

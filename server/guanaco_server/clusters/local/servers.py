@@ -67,7 +67,7 @@ class ChildServer:
         return self._process.poll() is None
 
     def reap(self) -> None:
-        """A killed process is a zombie while its last threads still die: it can be waited for some milliseconds later."""
+        """Wait for the end. A killed process is a zombie while its last threads still die: it can be waited for some milliseconds later."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(REAP_S)
 
@@ -83,7 +83,7 @@ class FoundServer:
         return self.leader.is_running()
 
     def reap(self) -> None:
-        """Nothing: it is no child of ours."""
+        """Do nothing: it is no child of ours."""
 
 
 @dataclass
@@ -199,7 +199,7 @@ def _make_ready(folder: Path) -> None:
 
 
 def own_folders(folder: Path) -> dict[str, str]:
-    """The variables of a home and a temporary folder that no other process shares.
+    """Return the variables of a home and a temporary folder that no other process shares.
 
     The second is a link to a folder with a short path: a socket's path has at most 107 characters.
     """

@@ -127,20 +127,20 @@ class ScoreCounter:
         return counted
 
     async def forget_users(self, session: AsyncSession, user_keys: Collection[str]) -> None:
-        """Within the caller's transaction, which erases what these users wrote: delete every row that names them."""
+        """Delete every row that names these users, within the transaction that erases what they wrote."""
         await queries.lock_counting(session)
         await queries.ask_recounts(session, await queries.forget_users(session, user_keys))
 
     async def recount(self, session: AsyncSession, submission_ids: Collection[str]) -> None:
-        """Within the caller's transaction: have these submissions counted again, since what is recorded has changed."""
+        """Have these submissions counted again, within the caller's transaction, since what is recorded has changed."""
         await queries.ask_recounts(session, submission_ids)
 
     async def recount_competition(self, session: AsyncSession, competition: str) -> None:
-        """Within the caller's transaction: have all submissions of a competition counted again."""
+        """Have all submissions of a competition counted again, within the caller's transaction."""
         await queries.ask_recounts(session, await queries.scored_in(session, competition))
 
     async def correct(self, session: AsyncSession, changed: ChangedRating) -> None:
-        """Within the caller's transaction, which changes or withdraws a rating: have it counted again."""
+        """Have a rating counted again, within the transaction that changes or withdraws it."""
         session.add(
             CorrectionRow(
                 user_key=changed.user_key,
@@ -153,7 +153,7 @@ class ScoreCounter:
     async def forget_conversation(
         self, session: AsyncSession, conversation: RateableConversation
     ) -> None:
-        """Within the caller's transaction, which deletes a conversation with its rating: have what it counted taken back."""
+        """Subtract what a conversation counted, within the transaction that deletes it with its rating."""
         rated_at = await feedback_records.rated_at(session, conversation.id)
         session.add(
             CorrectionRow(

@@ -74,7 +74,7 @@ class PromptFileRenderer:
 
 
 def _post_history_parts(bot: Bot) -> tuple[Part, ...]:
-    """The instructions behind the turns, which no part of a file names."""
+    """Return the instructions behind the turns, which no part of a file names."""
     return (Part(f"{bot.post_history}\n", role="user"),) if bot.post_history else ()
 
 

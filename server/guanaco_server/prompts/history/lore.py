@@ -25,7 +25,7 @@ PREVIEWED = (
 
 
 def asked(bot: Bot, turns: Sequence[ChatTurn], content: str) -> Utterance:
-    """The user's message with the entries to tell before it."""
+    """Return the user's message with the entries to tell before it."""
     book = bot.lorebook
     if book is None:
         return Utterance(Sender.USER, content)
@@ -34,7 +34,7 @@ def asked(bot: Bot, turns: Sequence[ChatTurn], content: str) -> Utterance:
 
 
 async def ask(bot: Bot, turns: Sequence[ChatTurn], content: str) -> Utterance:
-    """The same, in a thread where that may take long: a stranger wrote the lorebook."""
+    """Return the same, in a thread where that may take long: a stranger wrote the lorebook."""
     book = bot.lorebook
     if book is None or not takes_long(
         book, [*(turn.content for turn in turns[-MAX_SCAN_DEPTH:]), content]
@@ -44,7 +44,7 @@ async def ask(bot: Bot, turns: Sequence[ChatTurn], content: str) -> Utterance:
 
 
 def _scanned(bot: Bot, turns: Sequence[ChatTurn], content: str) -> tuple[list[str], set[int]]:
-    """The messages that keys are looked for in, and the places of the entries that are in force."""
+    """Return the messages that keys are looked for in, and the places of the entries that are in force."""
     recent = turns[max(0, len(turns) - EPOCH_MESSAGES) :]
     in_force = {place for turn in recent for place in getattr(turn, "lore", ())}
     greeting = [bot.first_message] if len(recent) == len(turns) and bot.first_message else []
@@ -62,7 +62,7 @@ async def require_usable_book(bot: Bot, account_id: str) -> None:
 
 
 async def with_lore(bot: Bot, turns: Sequence[ChatTurn], account_id: str) -> Sequence[ChatTurn]:
-    """The turns of a talk that is recorded nowhere, as a conversation would have them; older ones than PREVIEWED tell nothing.
+    """Return the turns of a talk that is recorded nowhere, as a conversation would have them; older ones than PREVIEWED tell nothing.
 
     Each message takes its own turn in a thread, so that a long talk holds up nobody else's for long.
     """
@@ -82,7 +82,7 @@ async def with_lore(bot: Bot, turns: Sequence[ChatTurn], account_id: str) -> Seq
 
 
 def without_newest_lore(turns: Sequence[ChatTurn]) -> Sequence[ChatTurn] | None:
-    """The same without the entries, the summary and the earlier turns at the newest message; None where there are none."""
+    """Return the same without the entries, the summary and the earlier turns at the newest message; None where there are none."""
     newest = turns[-1] if turns else None
     if not isinstance(newest, Utterance) or not (newest.lore or newest.passages or newest.summary):
         return None

@@ -47,7 +47,7 @@ class Transcript:
         pieces: Sequence[CountedText],
         steps: Sequence[AddedTokens],
     ) -> None:
-        """With the turns from the cut on, as they were rendered. Stays empty where nothing can be gone on with."""
+        """Begin with the turns from the cut on, as they were rendered. It stays empty where nothing can be gone on with."""
         self._newest = None
         if newest.sender is not Sender.USER:
             return

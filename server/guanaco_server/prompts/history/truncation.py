@@ -113,7 +113,7 @@ class Replay:
         self._origin = self.cut.first
 
     def tokens_after_first(self) -> int:
-        """The tokens of the turns that are kept, without the first one."""
+        """Return the tokens of the turns that are kept, without the first one."""
         return self._sums[-1] - self._sums[self.cut.first + 1 - self._origin]
 
     def _replay(self, history: TurnSizes, moments: list[int]) -> None:
@@ -147,7 +147,7 @@ class Replay:
         return 0
 
     def _first_turn_beyond_budget(self, history: TurnSizes, moment: int) -> int:
-        """The turn from which on the room is surely full at that moment."""
+        """Return the turn from which on the room is surely full at that moment."""
         begin, newer = moment, len(history.chars) - moment - 1
         while begin:
             begin = max(0, moment - 2 * (moment - begin) - 4)
@@ -179,7 +179,7 @@ class Replay:
         return self._fit(cut, moment, newest)
 
     def _fit(self, cut: Cut, moment: int, newest: int) -> Cut:
-        """With nothing left to cut but what is dropped last, drop that."""
+        """Drop what is dropped last, if nothing else is left to cut."""
         while cut.dropped < len(self._frame.sizes) - 1 and not self._fits(cut, moment):
             if cut.first < newest and not self._frame.are_turns_kept:
                 break
@@ -191,14 +191,14 @@ class Replay:
         return self._frame.sizes[cut.dropped] + turns + RESERVE <= self._budget
 
     def _low_water(self, dropped: int, moment: int, newest: int) -> int:
-        """The oldest turn from which on at most LOW_WATER of the room is taken; the newest user message at last."""
+        """Return the oldest turn from which on at most LOW_WATER of the room is taken; the newest user message at last."""
         room = self._budget - self._frame.sizes[dropped] - RESERVE
         least = self._sums[moment + 1 - self._origin] - int(LOW_WATER * max(0, room))
         return min(bisect_left(self._sums, least) + self._origin, newest)
 
 
 def _moments(history: TurnSizes) -> list[int]:
-    """The turns at which a prompt was made: every user message, and the last turn."""
+    """Return the turns at which a prompt was made: every user message, and the last turn."""
     moments = [index for index, is_user in enumerate(history.is_user) if is_user]
     last = len(history.is_user) - 1
     if last >= 0 and (not moments or moments[-1] != last):

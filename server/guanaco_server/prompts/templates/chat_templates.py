@@ -86,14 +86,14 @@ class ChatTemplate:
             return  # it may refuse a conversation of this length
 
     def text(self, pieces: Sequence[RoleText]) -> str:
-        """The prompt up to where the model goes on; PromptFailed when the template refuses the conversation."""
+        """Return the prompt up to where the model goes on; PromptFailed when the template refuses the conversation."""
         try:
             return self._render(self.shape.messages(pieces))
         except TemplateFault as fault:
             raise PromptFailed(WHAT, str(fault)) from None
 
     def text_begun(self, pieces: Sequence[RoleText], begun: str) -> str:
-        """The same with the reply so far: where the template writes a reply, up to that reply's end.
+        """Return the same with the reply so far: where the template writes a reply, up to that reply's end.
 
         Where it writes replies otherwise than it asks for one (it leaves thoughts out, or cuts), behind what asks.
         """
@@ -155,7 +155,7 @@ class ChatTemplateCounter:
     def render(
         self, layout: Layout, turns: Sequence[ChatTurn], budget: int, begun: str = ""
     ) -> str:
-        """The prompt, of at most ``budget`` tokens; MessageTooLong if what is never cut is longer.
+        """Return the prompt, of at most ``budget`` tokens; MessageTooLong if what is never cut is longer.
 
         It ends with ``begun``, the reply so far.
         """

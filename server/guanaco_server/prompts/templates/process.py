@@ -90,7 +90,7 @@ class TemplateProcess:
 
     @contextlib.contextmanager
     def allowance(self, given: Allowance) -> Iterator[None]:
-        """Within, everything that this thread renders is one prompt."""
+        """Count everything that this thread renders within the block as one prompt."""
         self._local.allowance = given
         try:
             yield
@@ -104,12 +104,12 @@ class TemplateProcess:
         return [str(text) for text in self._answer(jobs)["texts"]]
 
     def poet_parts(self, job: Job) -> list[PoetPart]:
-        """The parts that a template in Prompt Poet's form makes; TemplateFault if it makes none."""
+        """Return the parts that a template in Prompt Poet's form makes; TemplateFault if it makes none."""
         parts = self._answer([job], makes_parts=True)["parts"]
         return [PoetPart(**{**part, "priority": int(part["priority"])}) for part in parts]
 
     def read(self, files: dict[str, bytes]) -> TemplateFile | None:
-        """The chat template in a model's files, of which each is one of FILES; None if there is none. TemplateFault if they cannot be read."""
+        """Return the chat template in a model's files, of which each is one of FILES; None if there is none. TemplateFault if they cannot be read."""
         request = {"files": {name: len(data) for name, data in files.items()}}
         child = self._idle.get()
         try:

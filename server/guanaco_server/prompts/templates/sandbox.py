@@ -79,7 +79,7 @@ class Sandbox:
         weighs_values: bool,
         makes_parts: bool = False,
     ) -> Answer:
-        """The texts or parts, or the first fault."""
+        """Return the texts or parts, or the first fault."""
         self._allow(steps)
         texts: list[str] = []
         parts: list[dict[str, Any]] = []

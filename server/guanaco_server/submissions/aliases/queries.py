@@ -54,7 +54,7 @@ async def drop_all(session: AsyncSession, submission_id: str) -> None:
 
 
 async def named_by(session: AsyncSession, repo: str, name: str) -> dict[str, str]:
-    """The submission that each account calls so."""
+    """Return the submission that each account calls so."""
     rows = await session.execute(
         select(AliasRow.account_id, AliasRow.submission_id).where(
             AliasRow.repo == repo, AliasRow.name == name
@@ -66,7 +66,7 @@ async def named_by(session: AsyncSession, repo: str, name: str) -> dict[str, str
 async def list_aliases(
     session: AsyncSession, account_id: str | None
 ) -> Sequence[Row[str, str, str, str, datetime]]:
-    """An account's aliases by name, everybody's without an account."""
+    """Return an account's aliases by name, everybody's without an account."""
     row = AliasRow
     statement = select(
         row.repo, row.name, row.submission_id, SubmissionRow.developer, row.set_at

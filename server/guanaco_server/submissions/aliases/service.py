@@ -80,7 +80,7 @@ class AliasService:
         ]
 
     async def resolve(self, account: Account | None, named: str) -> str:
-        """The submission's id that a name means to the caller: itself, if it is no alias. SubmissionNotFound, AmbiguousAlias."""
+        """Return the submission's id that a name means to the caller: itself, if it is no alias. SubmissionNotFound, AmbiguousAlias."""
         if "@" not in named:
             return named
         async with self._database.read() as session:
@@ -97,7 +97,7 @@ class AliasService:
     async def resolved(
         self, session: AsyncSession, account: Account | None, named: str | None
     ) -> str | None:
-        """The same within the caller's transaction; None for None."""
+        """Return the same within the caller's transaction; None for None."""
         if named is None or "@" not in named:
             return named
         alias = read_alias(named)

@@ -106,7 +106,7 @@ class RunRecords:
             return read_submission(await _row(session, run))
 
     async def hub_token(self, run: PipelineRun) -> SecretStr | None:
-        """The developer's own Hub token, if one was given for this run."""
+        """Return the developer's own Hub token, if one was given for this run."""
         async with self._database.read() as session:
             return await self._hub_tokens.read(session, run.submission_id)
 
@@ -145,7 +145,7 @@ class RunRecords:
         ]
 
     async def is_wanted(self, run: PipelineRun) -> bool:
-        """False when the submission was cancelled, or a later run has taken over."""
+        """Return False if the submission was cancelled, or a later run has taken over."""
         async with self._database.read() as session:
             row = await queries.by_id(session, run.submission_id)
             return row is not None and await _is_wanted(session, row, run)

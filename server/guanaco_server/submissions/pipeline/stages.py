@@ -248,7 +248,7 @@ def _explain_missing_token(token: SecretStr | None, opened_before: str | None) -
 
 
 def hub_of(parts: StageParts, token: SecretStr | None) -> Hub:
-    """The Hub as the developer's own token opens it, if one was given; else its public repos."""
+    """Return the Hub as the developer's own token opens it, if one was given; else its public repos."""
     return parts.hub.with_token(token.get_secret_value() if token else None)
 
 
@@ -345,7 +345,7 @@ async def _pieces(hub: Hub, repo: RepoSnapshot, file: RepoFile) -> AsyncIterator
 
 
 def _tokenizers_repo(snapshot: RepoSnapshot, model: CheckedModel) -> RepoSnapshot:
-    """An adapter's own, if it brings a tokenizer; else its base's."""
+    """Return an adapter's own, if it brings a tokenizer; else its base's."""
     if model.base is None or (model.adapter and model.adapter.small_files):
         return snapshot
     return model.base

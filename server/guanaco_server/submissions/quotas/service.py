@@ -49,7 +49,7 @@ class Limits:
         )
 
     def but(self, row: QuotaRow | None) -> Limits:
-        """The same, with what an admin has set for one developer."""
+        """Return the same, with what an admin has set for one developer."""
         if row is None:
             return self
         own = {name: getattr(row, name) for name in QuotaOverride.model_fields}

@@ -205,7 +205,7 @@ async def _count_conversations(
 
 
 async def _learn_slowness_limit(session: AsyncSession, rollout: RolloutRow) -> None:
-    """Once the old version has shown enough: what came before is then forgotten, so that what is compared did not choose the limit."""
+    """Set the limit once the old version has shown enough. What came before is then forgotten, so that what is compared did not choose the limit."""
     arm = Arm(rollout.submission_id, rollout.run, is_new=False)
     rollout.slow_from = slow_from(await queries.first_waits(session, arm))
     if rollout.slow_from is not None:

@@ -70,7 +70,7 @@ class Guards:
         self._is_https = is_https
 
     def public(self) -> Any:
-        """A FastAPI dependency that gives the Viewer, whoever it is."""
+        """Return a FastAPI dependency that gives the Viewer, whoever it is."""
 
         async def guard(request: Request) -> Viewer:
             return await self._look(request)

@@ -116,7 +116,7 @@ class Chat:
         return next(from_user, None)
 
     def beside(self, message: Message) -> tuple[int, str | None, str | None]:
-        """The place of the reply that is shown among the swipes, from 1, and the replies before and after it."""
+        """Return the place of the reply that is shown among the swipes, from 1, and the replies before and after it."""
         ids = [swipe.id for swipe in self.swipes]
         place = ids.index(message.id)
         before = ids[place - 1] if place else None
@@ -161,7 +161,7 @@ class BetaChat:
         self.offered = OfferedCharacters(self._account, bots, characters)
 
     async def consent(self) -> str:
-        """A new visitor's cookie. Nothing is stored before this."""
+        """Return a new visitor's cookie. Nothing is stored before this."""
         cookie = new_cookie()
         row = VisitorRow(id=hash_of(cookie), consented_at=self._clock.now())
         async with self._database.write() as session:
@@ -174,7 +174,7 @@ class BetaChat:
         return Visitor(row.id) if row else None
 
     async def chats(self, visitor: Visitor) -> list[ChatSummary]:
-        """The newest."""
+        """List the newest chats of the visitor."""
         async with self._database.read() as session:
             rows = await queries.chats_of(session, visitor.id, CHATS_SHOWN)
         return [
@@ -401,7 +401,7 @@ class BetaChat:
             await queries.forget_visitor(session, visitor.id)
 
     async def forget_user(self, session: AsyncSession, erased: ErasedUser) -> None:
-        """Within the caller's transaction, in which all else of a user is erased: their list of chats and their consent too."""
+        """Delete the user's list of chats and their consent, within the transaction in which all else of the user is erased."""
         prefix = erased.user_id.removeprefix(USER_PREFIX)
         if prefix == erased.user_id or not HASH_PREFIX.fullmatch(prefix):
             return
@@ -430,7 +430,7 @@ class BetaChat:
 
 
 def _swipes(messages: Sequence[Message]) -> list[Message]:
-    """The replies after the last message that is none."""
+    """Return the replies after the last message that is none."""
     replies: list[Message] = []
     for message in reversed(messages):
         if message.sender != "bot" or message.is_imported:

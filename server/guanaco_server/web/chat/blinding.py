@@ -42,7 +42,7 @@ async def blinded(events: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
 
 
 def _nameless(error: GuanacoError) -> GuanacoError:
-    """The same kind of error, in words that name no model."""
+    """Return the same kind of error, in words that name no model."""
     match error:
         case MessageTooLong():
             return InvalidInput("That message is too long.", hint="Say it in fewer words.")

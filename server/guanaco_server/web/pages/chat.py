@@ -249,7 +249,7 @@ def _show_chat(
 
 
 def _picture(file: File) -> Response:
-    """A stranger's picture, which no browser takes for a page."""
+    """Return a stranger's picture, which no browser takes for a page."""
     headers = SECURITY_HEADERS | {
         "Content-Security-Policy": "default-src 'none'; sandbox",
         "Cache-Control": "private, max-age=300",

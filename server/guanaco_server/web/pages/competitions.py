@@ -122,7 +122,7 @@ def _form(
 
 
 def _choices(known: type[OpenEnum], chosen: str) -> list[str]:
-    """The known words, and the chosen one where only a newer version knows it: saving must not change it unseen."""
+    """Return the known words, and the chosen one where only a newer version knows it: saving must not change it unseen."""
     return list(dict.fromkeys([*known, chosen]))
 
 
@@ -164,7 +164,7 @@ def _request(fields: dict[str, str], existing: Competition | None) -> dict[str, 
 
 
 def _unless_changed(text: str, before: OpenEnum | None) -> str:
-    """The member itself where the form leaves it: it may be one that only a newer version knows."""
+    """Return the member itself where the form leaves it: it may be one that only a newer version knows."""
     return before if before is not None and before == text else text
 
 

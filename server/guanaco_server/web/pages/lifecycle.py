@@ -113,7 +113,7 @@ def _canary_problems(error: ValidationError) -> dict[str, str]:
 
 
 def _number(text: str) -> float | str:
-    """The text where it is no number, for pydantic to refuse."""
+    """Return the text where it is no number, for pydantic to refuse."""
     try:
         return float(text)
     except ValueError:

@@ -90,7 +90,7 @@ def _override(fields: dict[str, str]) -> QuotaOverride:
 
 
 def _bytes(gigabytes: str) -> object:
-    """The text where it is no number, for pydantic to refuse."""
+    """Return the text where it is no number, for pydantic to refuse."""
     try:
         return round(float(gigabytes) * GIGABYTE)
     except (ValueError, OverflowError):

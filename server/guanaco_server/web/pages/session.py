@@ -66,7 +66,7 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
 
 
 def _place(wanted: str, account: Account) -> str:
-    """Only a page of ours: neither another host (``//host``, ``/\\host``) nor the sign-in itself."""
+    r"""Return the path if it is a page of ours: neither another host (``//host``, ``/\host``) nor the sign-in itself."""
     is_ours = wanted.startswith("/") and wanted[1:2] not in ("/", "\\") and wanted.isprintable()
     if is_ours and wanted != "/" and not wanted.startswith("/signin"):
         return wanted

@@ -97,7 +97,7 @@ async def _lines(
 
 
 async def _with_end(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """So that a browser does not take the end for a broken connection and ask again."""
+    """Add an event at the end, so that a browser does not take the end for a broken connection and ask again."""
     async for event in events:
         yield event
     yield encode_event("end", {})

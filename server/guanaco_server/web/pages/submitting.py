@@ -52,7 +52,7 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
 
 
 def hub_token_of(fields: dict[str, str]) -> SecretStr | None:
-    """The developer's own Hub token, if the form has one. No page shows it again."""
+    """Return the developer's own Hub token, if the form has one. No page shows it again."""
     given = fields.get("hub_token", "").strip()
     return SecretStr(given) if given else None
 
@@ -75,7 +75,7 @@ def _show(
 
 
 def _defaults() -> dict[str, str]:
-    """The fields of an empty form. ``once`` makes a double click submit once."""
+    """Return the fields of an empty form. ``once`` makes a double click submit once."""
     defaults = GenerationParams()
     return {
         "repo": "",
@@ -90,14 +90,14 @@ def _defaults() -> dict[str, str]:
 
 
 def _written(value: Any) -> str:
-    """A parameter's value as people write it; a list has one item a line."""
+    """Return a parameter's value as people write it; a list has one item a line."""
     if isinstance(value, list):
         return "\n".join(word.replace("\n", "\\n") for word in value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _request(fields: dict[str, str]) -> dict[str, Any]:
-    """The request that the API would get. Empty fields are left out."""
+    """Return the request that the API would get. Empty fields are left out."""
     params: dict[str, Any] = {}
     for one in parameters():
         if one.is_list:

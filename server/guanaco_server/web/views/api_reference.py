@@ -154,7 +154,7 @@ def _schema(name: str, schema: Mapping[str, Any]) -> SchemaShown:
 
 
 def _type(schema: Mapping[str, Any]) -> Iterator[TypePart]:
-    """The type in words."""
+    """Yield the type in words."""
     match schema:
         case {"$ref": str(reference)}:
             name = reference.rpartition("/")[2]
@@ -201,7 +201,7 @@ def _about(schema: Mapping[str, Any], description: str) -> str:
 def _command(
     method: str, path: str, operation: Mapping[str, Any], schema: Any, schemas: Mapping[str, Any]
 ) -> str:
-    """The call as a command, with the fields that its body needs."""
+    """Return the call as a command, with the fields that its body needs."""
     words = ["curl"]
     if method not in ("get", "post") or (method == "post" and schema is None):
         words.append(f"-X {method.upper()}")
@@ -214,7 +214,7 @@ def _command(
 
 
 def _example(schema: Mapping[str, Any], schemas: Mapping[str, Any], depth: int = 0) -> Any:
-    """A value of the schema: of an object the required fields only."""
+    """Return a value of the schema: of an object the required fields only."""
     match schema:
         case {"examples": [first, *_]}:
             return first

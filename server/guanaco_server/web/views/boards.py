@@ -50,7 +50,7 @@ class Boards:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def board(self, competition: str, holding: str | None = None) -> Leaderboard:
-        """At most ``fresh_s`` old, and not older than a submission that it is to hold; those who ask at once share one reading."""
+        """Return the board, at most ``fresh_s`` old, and not older than a submission that it is to hold; those who ask at once share one reading."""
         if (kept := self._fresh(competition, holding)) is not None:
             return kept
         async with self._locks[competition]:
@@ -77,7 +77,7 @@ class Boards:
 
 
 def shared_ranks(board: Leaderboard) -> set[int]:
-    """The ranks that several submissions share."""
+    """Return the ranks that several submissions share."""
     ranks = Counter(row.rank for row in board.rows if row.rank is not None)
     return {rank for rank, count in ranks.items() if count > 1}
 

@@ -217,7 +217,7 @@ def _points(
 
 
 def histogram(bins: Sequence[HistogramBin], percentiles: Percentiles | None) -> Bars | None:
-    """The distribution, with p50, p95 and p99 marked; None without bins."""
+    """Return the distribution, with p50, p95 and p99 marked; None without bins."""
     if len(bins) < 2:
         return None
     edges = [item.upper_ms for item in bins]

@@ -116,7 +116,7 @@ def find_action(name: str) -> SubmissionAction | None:
 
 
 def timeline(submission: Submission, now: datetime) -> Sequence[StageView]:
-    """All stages in their order, those of the latest run with their times."""
+    """Return all stages in their order, those of the latest run with their times."""
     runs = {stage.stage: stage for stage in submission.stages if stage.run == submission.run}
     views = []
     newer = [stage for stage in runs if stage.is_unknown]

@@ -19,7 +19,7 @@ HEADINGS = {
 
 
 def card_html(nodes: Iterable[Node]) -> Markup:
-    """The HTML, in which every tag is closed in its turn, whatever the nodes say."""
+    """Return the HTML, in which every tag is closed in its turn, whatever the nodes say."""
     written: list[str] = []
     open_tags: list[str] = []
 

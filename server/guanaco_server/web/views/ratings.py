@@ -43,7 +43,7 @@ class RatingFilter:
         return self == RatingFilter()
 
     def wanted(self) -> FeedbackFilter:
-        """The same, as the feedback service takes it; InvalidInput where nothing could hold."""
+        """Return the same, as the feedback service takes it; InvalidInput where nothing could hold."""
         try:
             return FeedbackFilter(
                 rating=None if self.thumbs_up is None else "up" if self.thumbs_up else "down",
@@ -58,7 +58,7 @@ class RatingFilter:
             raise InvalidInput(describe_problems(error.errors())) from None
 
     def query(self) -> str:
-        """The filter as a link carries it; empty without one."""
+        """Return the filter as a link carries it; empty without one."""
         values = {
             "rating": {True: "up", False: "down", None: ""}[self.thumbs_up],
             "text": self.text,
@@ -115,7 +115,7 @@ class RatingReader:
         cursor: str,
         order: Order,
     ) -> Place | None:
-        """The page that ends with what the cursor names, read backwards."""
+        """Return the page that ends with what the cursor names, read backwards."""
         back = OPPOSITE[order]
         begin = cursors.including(cursor, back)
         found, further = await self._read(account, submission_id, wanted, begin, back)
@@ -129,7 +129,7 @@ class RatingReader:
         cursor: str | None,
         order: Order,
     ) -> tuple[Sequence[Feedback], str | None]:
-        """A page's ratings, and the cursor that names the one after them, if there is one."""
+        """Return a page's ratings, and the cursor that names the one after them, if there is one."""
         page = await self._feedback.page(
             account, submission_id, cursor, PAGE_RATINGS + 1, wanted.wanted(), order
         )
@@ -159,7 +159,7 @@ class RatingReader:
     async def export(
         self, account: Account, submission_id: str, wanted: RatingFilter, form: ExportFormat
     ) -> Export:
-        """All that the filter lets through, as a file."""
+        """Yield all that the filter lets through, as a file."""
         return await self._feedback.export(account, submission_id, wanted.wanted(), form)
 
 

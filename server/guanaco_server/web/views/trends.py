@@ -51,7 +51,7 @@ class Scale:
 
 
 def scale_of(board: Leaderboard) -> Scale:
-    """The same for all pages of a board, so that its drawings compare."""
+    """Return the same for all pages of a board, so that its drawings compare."""
     if board.ranking is not RankingRule.BRADLEY_TERRY:
         is_votes = board.ranking is RankingRule.THUMBS_UP
         return Scale(is_share=True, is_votes=is_votes, middle=0.5, reach=0.5)

@@ -45,7 +45,7 @@ class QuantizationCheck:
         )
 
     def remembered(self, deployment: Deployment) -> float | None:
-        """The unquantized perplexity, if this process has measured it."""
+        """Return the unquantized perplexity, if this process has measured it."""
         return self._unquantized.get(_measured(deployment))
 
     async def measure_unquantized(self, run: PipelineRun, deployment: Deployment, at: str) -> float:

@@ -99,7 +99,7 @@ class RepoChecks:
         )
 
     def _unstored(self, account: Account, request: SubmissionRequest) -> Submission:
-        """The submission that the request would make."""
+        """Return the submission that the request would make."""
         now = self._clock.now()
         fields = {name: getattr(request, name) for name in SubmissionRequest.model_fields}
         return Submission(
