@@ -11,6 +11,7 @@ from guanaco.submissions import GenerationParams, Status
 from tests.e2e.conftest import StartPlatform
 from tests.e2e.test_served_by_vllm import REAL_ENGINE, log_of
 from tests.fixtures.hub import ControlledHub
+from tests.fixtures.lora_repos import make_lora_repo
 from tests.fixtures.named_models import make_named_repo
 from tests.fixtures.up import eventually
 
@@ -65,3 +66,20 @@ def test_a_new_submission_of_a_known_shape_starts_no_process(
     assert says[0] not in reply
     (feedback,) = developer.feedback(second)
     assert feedback.text == f"Of {second}."
+    developer.deactivate(second)
+    submits_adapters_of_one_base(developer, up.client(), hub)
+
+
+def submits_adapters_of_one_base(developer: Client, chooser: Client, hub: ControlledHub) -> None:
+    """The first one starts a server of the base, unmerged by default; the second one is added to that."""
+    for seed, name in enumerate(("one", "two"), 1):
+        make_lora_repo(hub.root / "acme" / name, hub.root / "acme" / "tiny", seed=seed)
+    made = [deployed(developer, f"acme/{name}") for name in ("one", "two")]
+    for number, submission_id in enumerate(made):
+        log = log_of(developer, submission_id)
+        assert "The adapter is not merged" in log
+        assert "The adapter was added to its base's model server" in log
+        assert ("Model server started" in log) is (number == 0)
+        bot = next(iter(BOTS.values()))
+        opened = chooser.open_conversation("user-17", bot, consent=True, model=submission_id)
+        assert chooser.send(opened.conversation_id, "Hello!").content

@@ -10,6 +10,7 @@ import pytest
 from guanaco.submissions import Quantization, Submission, SubmissionKind
 from guanaco_server.artifacts.checking.adapters import CheckedAdapter, LoraModule
 from guanaco_server.artifacts.checking.checks import CheckedModel
+from guanaco_server.settings import Settings
 from guanaco_server.submissions.pipeline.adapter_choice import AdapterPolicy, why_merged
 
 MODULE = LoraModule("model.layers.0.self_attn.q_proj", "a", "b", 2.0, 8)
@@ -23,8 +24,16 @@ MODEL = CheckedModel(
     tensor_count=1,
     adapter=CheckedAdapter("adapter_model.safetensors", (), (MODULE,), 64),
 )
-POLICY = AdapterPolicy("adapter", 64, can_add=True)
+POLICY = AdapterPolicy(True, 64, can_add=True)
 PLAIN = Submission.model_construct(kind=SubmissionKind.CHAT, quantization=None)
+
+
+def test_one_machine_serves_adapters_unmerged_by_default() -> None:
+    assert Settings().serves_adapters
+    assert not Settings(lora_serving="merged").serves_adapters
+    assert not Settings(engine_command=["another-server"]).serves_adapters
+    assert not Settings(cluster="kubernetes").serves_adapters
+    assert Settings(cluster="kubernetes", lora_serving="adapter").serves_adapters
 
 
 def test_a_plain_adapter_is_not_merged() -> None:
@@ -34,7 +43,7 @@ def test_a_plain_adapter_is_not_merged() -> None:
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"serving": "merged"}, "merges adapters"),
+        ({"is_wanted": False}, "merges adapters"),
         ({"can_add": False}, "take no adapters while they run"),
         ({"max_rank": 4}, "rank is 8"),
     ],

@@ -69,9 +69,9 @@ class EngineSettings(BaseModel):
         ge=0,
         description="Main memory that the weights of model servers may take which stay (`hot_engines`) and sleep beside their GPU, so that they wake without reading them again; what is beyond sleeps without weights. On one machine 3 GB stay free; on Kubernetes only servers whose recipe asks for so much memory keep them. 0 keeps none. Nothing sleeps so on a CPU.",
     )
-    lora_serving: Literal["merged", "adapter"] = Field(
-        default="merged",
-        description="How LoRA adapters are served: `merged` makes a whole model and a model server of each; `adapter` adds them to one model server of their base, within seconds, and merges what cannot be served so. Set `adapter` when no process of an earlier version runs any more.",
+    lora_serving: Literal["merged", "adapter"] | None = Field(
+        default=None,
+        description="How LoRA adapters are served: `merged` makes a whole model and a model server of each; `adapter` adds them to one model server of their base, within seconds, and merges what cannot be served so. Default: `adapter` on one machine whose model servers are started by the platform's own command, `merged` elsewhere: set `adapter` there when no process of an earlier version runs any more.",
     )
     lora_max_rank: Literal[8, 16, 32, 64, 128, 256] = Field(
         default=64,

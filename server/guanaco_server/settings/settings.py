@@ -76,6 +76,13 @@ class Settings(
         return int(self.cluster == "local" and not has_gpus)
 
     @property
+    def serves_adapters(self) -> bool:
+        """Return whether LoRA adapters are served on their base's model server, where that can take them."""
+        if self.lora_serving is not None:
+            return self.lora_serving == "adapter"
+        return self.cluster == "local" and self.engine_command is None
+
+    @property
     def hot_engine_memory_s(self) -> float:
         """Return for how long requests for model servers are remembered."""
         return self.hot_engine_s or REMEMBERED_S

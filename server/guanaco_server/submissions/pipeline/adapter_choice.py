@@ -6,7 +6,6 @@ Whatever a server of adapters could not do as a merged model does is merged. Eac
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from guanaco.submissions import Submission, SubmissionKind
 from guanaco_server.artifacts.checking.checks import CheckedModel
@@ -26,14 +25,12 @@ ARCHITECTURES = frozenset(
 MODULES = frozenset({"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"})
 MAX_MODULES = 4_096
 
-LoraServing = Literal["merged", "adapter"]
-
 
 @dataclass(frozen=True)
 class AdapterPolicy:
-    """The way in which this platform serves adapters. ``can_add``: its model servers take them while they run."""
+    """The way in which this platform serves adapters: merged, unless ``is_wanted``. ``can_add``: its model servers take them while they run."""
 
-    serving: LoraServing = "merged"
+    is_wanted: bool = False
     max_rank: int = 64
     can_add: bool = False
 
@@ -44,7 +41,7 @@ def why_merged(policy: AdapterPolicy, submission: Submission, model: CheckedMode
     assert adapter is not None, "only adapters are merged"
     if submission.is_promoted:
         return "It was promoted."
-    if policy.serving == "merged":
+    if not policy.is_wanted:
         return "This platform merges adapters into their bases."
     if not policy.can_add:
         return "The model servers of this platform's cluster take no adapters while they run."

@@ -150,7 +150,7 @@ def build_pipeline(
             MergeCheck(records, deployments, model_server, text, take_place),
         ),
         adapters=AdapterPolicy(
-            settings.lora_serving, settings.lora_max_rank, deployments.can_add_adapters
+            settings.serves_adapters, settings.lora_max_rank, deployments.can_add_adapters
         ),
     )
     runner = StageRunner(parts, metrics)
