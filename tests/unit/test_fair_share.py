@@ -158,3 +158,34 @@ async def test_a_place_that_does_not_come_is_said_so() -> None:
         await places.take("b", b"", 0.01)
     places.give_back()
     await places.take("c", b"", 0.01)
+
+
+async def test_the_newest_of_the_longest_queue_is_refused() -> None:
+    places = Places(1, most_waiting=3)
+    await places.take("a", b"", 1)
+    begun: list[str] = []
+
+    async def ask(name: str, address: str, key: bytes) -> None:
+        try:
+            await places.take(address, key, 60)
+        except TimeoutError:
+            begun.append(f"{name} refused")
+        else:
+            begun.append(name)
+            places.give_back()
+
+    asked = []
+    for name, address, key in (
+        ("flood 1", "a", b"flood"),
+        ("flood 2", "a", b"flood"),
+        ("flood 3", "a", b"flood"),
+        ("flood 4", "a", b"flood"),
+        ("other key", "a", b"other"),
+        ("other address", "b", b"flood"),
+    ):
+        asked.append(asyncio.create_task(ask(name, address, key)))
+        await asyncio.sleep(0)
+    places.give_back()
+    await asyncio.gather(*asked)
+    assert sorted(begun[:2]) == ["flood 3 refused", "flood 4 refused"]
+    assert begun[2:] == ["flood 1", "other address", "other key", "flood 2"]

@@ -15,6 +15,8 @@ A request needs its place while it computes: it gives it up when it begins to st
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Generator
@@ -30,38 +32,77 @@ from guanaco_server.observability.metrics import Metrics
 AT_ONCE = 8
 HOLD_S = 0.25
 PATIENCE_S = 20.0
+MOST_WAITING = 512  # of one address: on a slow machine some 30 are answered in a second, so the last would wait for PATIENCE_S
 SHARE_OF_OTHERS = 3.0  # of the time that a step computed, while replies are under way
 LEAST_PAUSE_S = 0.001  # the finest that the loop's timers can do
 PROBES = frozenset(("/healthz", "/readyz", "/metrics"))  # an operator's tools must not wait
 KEY_BYTES = 40  # of an Authorization header, more than tell two callers apart
+TELL_S = 10.0
 WHY = "There are more requests than the platform can work on."
 
+logger = logging.getLogger(__name__)
 
 Turns = deque[asyncio.Future[None]]
 
 
 class Places:
-    """A few places. Waiting requests are served in turns: by address, and by the keys of one address. Belongs to one event loop."""
+    """A few places. Waiting requests are served in turns: by address, and by the keys of one address. Belongs to one event loop.
 
-    def __init__(self, count: int) -> None:
+    Where ``most_waiting`` of an address wait, the newest of the key with the most is refused: a flood crowds out itself.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        most_waiting: int = MOST_WAITING,
+        note_waiting: Callable[[int], None] = lambda _change: None,
+    ) -> None:
         self._free = count
+        self._most_waiting = most_waiting
+        self._note_waiting = note_waiting
         self._waiting: OrderedDict[str, OrderedDict[bytes, Turns]] = OrderedDict()
 
     async def take(self, address: str, key: bytes, patience_s: float) -> None:
-        """Wait for a place; TimeoutError when none comes in time."""
+        """Wait for a place; TimeoutError when none comes in time, or too many wait."""
         if self._free:
             self._free -= 1
             return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        keys = self._waiting.setdefault(address, OrderedDict())
-        keys.setdefault(key, deque()).append(turn)
+        turn = self._queue(address, key)
+        self._note_waiting(1)
         try:
             async with asyncio.timeout(patience_s):
                 await turn
         except BaseException:
-            if turn.done() and not turn.cancelled():
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
                 self.give_back()  # it came in the very moment of leaving
+            else:
+                self._leave(address, key, turn)
             raise
+        finally:
+            self._note_waiting(-1)
+
+    def _queue(self, address: str, key: bytes) -> asyncio.Future[None]:
+        keys = self._waiting.setdefault(address, OrderedDict())
+        if sum(map(len, keys.values())) >= self._most_waiting:
+            longest = max(reversed(keys), key=lambda one: len(keys[one]))
+            if len(keys.get(key, ())) + 1 >= len(keys[longest]):
+                raise TimeoutError
+            refused = keys[longest].pop()
+            if not refused.done():
+                refused.set_exception(TimeoutError())
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        keys.setdefault(key, deque()).append(turn)
+        return turn
+
+    def _leave(self, address: str, key: bytes, turn: asyncio.Future[None]) -> None:
+        """Take what left out of its queue, if it is still there."""
+        keys = self._waiting.get(address, OrderedDict())
+        with contextlib.suppress(KeyError, ValueError):
+            keys[key].remove(turn)
+            if not keys[key]:
+                del keys[key]
+            if not keys:
+                del self._waiting[address]
 
     def give_back(self) -> None:
         """Let the next one have the place."""
@@ -188,8 +229,9 @@ class FairShare:
         at_once: int = AT_ONCE,
     ) -> None:
         self._forms = forms
-        self._places = Places(at_once)
+        self._places = Places(at_once, note_waiting=metrics.note_requests_waiting)
         self._steps = _Steps(metrics, is_waited_for)
+        self._refused, self._told_at = 0, float("-inf")
 
     async def answer(
         self, address: str, app: ASGIApp, scope: Scope, receive: Receive, send: Send
@@ -198,6 +240,7 @@ class FairShare:
         try:
             await self._places.take(address, _key(scope), PATIENCE_S)
         except TimeoutError:
+            self._note_refusal()
             await self._forms.of(scope["path"]).answer(Overloaded(WHY))(scope, receive, send)
             return
         place = _Place(self._places)
@@ -211,6 +254,12 @@ class FairShare:
             await self._steps.run(_called(app, scope, receive, send_and_note), scope)
         finally:
             place.give_back()
+
+    def _note_refusal(self) -> None:
+        self._refused += 1
+        if time.monotonic() > self._told_at + TELL_S:
+            logger.warning("more requests than can be worked on: %d refused", self._refused)
+            self._refused, self._told_at = 0, time.monotonic()
 
 
 async def _called(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

@@ -75,6 +75,10 @@ class Metrics:
             "Longest time that one step of a request has computed on the event loop since the start, in processor time.",
             ("route",),
         )
+        self._requests_waiting = self._gauge(
+            "guanaco_http_requests_waiting",
+            "Requests other than chats that wait until others have been worked on.",
+        )
         self._in_flight = self._gauge(
             "guanaco_gateway_in_flight_requests",
             "Replies that are being generated, or wait for a place at their model.",
@@ -275,6 +279,9 @@ class Metrics:
 
     def note_turn_wait(self, seconds: float) -> None:
         self._turn_wait.observe(seconds)
+
+    def note_requests_waiting(self, change: int) -> None:
+        self._requests_waiting.inc(change)
 
     def note_step(self, route: str, seconds: float) -> None:
         """Note for how long one step of a request to a route has computed on the event loop."""
