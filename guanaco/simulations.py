@@ -34,6 +34,9 @@ class SimulationRequest(BaseModel):
     ties: float = Field(
         default=0.2, ge=0, le=0.9, description="Share of the duels between equal ones that tie."
     )
+    answering: float = Field(
+        default=0.5, ge=0.01, le=1, description="Share of those asked for a rating who give one."
+    )
     certainty: float = Field(default=0.95, ge=0.5, le=0.9999)
     most_ratings: int = Field(default=40_000, ge=200, le=1_000_000)
     seasons: int = Field(default=20, ge=2, le=10_000)
@@ -59,6 +62,32 @@ class SimulatedVerdict(BaseModel):
     decided_after: list[int | None] = Field(
         description="Ratings until the verdict of each season; None if there was none."
     )
+
+
+class AskedSimulation(BaseModel):
+    """The time to the verdict on all who could be asked under one policy, where a random share is asked; undecided seasons count with the most ratings."""
+
+    policy: AssignmentKind
+    answers: float = Field(description="Median.")
+    quarter: float = Field(description="A quarter of the seasons needs at most this number.")
+    three_quarters: float
+    conversations: float = Field(
+        description="Conversations that could be asked, for the median; so are the days."
+    )
+    days: float
+    decided: float = Field(description="Share of the seasons.")
+    wrong: float = Field(description="Share of the seasons with a wrong verdict.")
+
+
+class PlannedRegenerations(BaseModel):
+    """Compared regenerations that tell the lead of one submission over another to within the margin, whoever leads.
+
+    They are counted apart from every ranking and verdict.
+    """
+
+    share: float = Field(description="Share of the regenerations that are compared.")
+    of_pair: int = Field(description="Compared regenerations of one pair, each of another user.")
+    of_all_pairs: int
 
 
 class SleepPolicy(OpenEnum):
@@ -102,3 +131,5 @@ class Simulation(BaseModel):
     verdicts: list[SimulatedVerdict]
     servers: SharedServers | None = None
     shared: list[SharedVerdict] = []
+    asked: list[AskedSimulation] = []
+    regenerations: PlannedRegenerations | None = None

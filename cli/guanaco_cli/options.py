@@ -163,7 +163,10 @@ def read_request(file: Path, kind: type[Request]) -> Request:
     from guanaco.yaml_files import parse_yaml
 
     try:
-        return kind.model_validate(parse_yaml(file.read_text()))
+        found = parse_yaml(file.read_text())
+        if not isinstance(found, dict):
+            raise InvalidInput(f"{file} holds no fields: write them as `name: value`, one a line.")
+        return kind.model_validate(found)
     except ValidationError as error:
         raise InvalidInput(f"{file}: {one_sentence(error)}") from None
     except OSError as error:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from guanaco.competitions import AssignmentKind, CompetitionRequest, RankingRule
     from guanaco.open_enum import OpenEnum
     from guanaco.simulations import (
+        AskedSimulation,
+        PlannedRegenerations,
         SharedServers,
         SharedVerdict,
         SimulatedVerdict,
@@ -56,6 +58,9 @@ Correlation = Annotated[
     float, typer.Option(help="By duels: correlation of what a user feels for two replies.")
 ]
 Ties = Annotated[float, typer.Option(help="By duels: share of ties between equal submissions.")]
+Answering = Annotated[
+    float, typer.Option(help="Where the file has `ask`: share of those asked who rate.")
+]
 Certainty = Annotated[float, typer.Option(help="How sure the verdict has to be.")]
 MostRatings = Annotated[
     int, typer.Option("--most-ratings", help="Number of ratings at which a season ends undecided.")
@@ -105,6 +110,7 @@ def simulate(
     spread: Spread = 0.107,
     correlation: Correlation = 0.5,
     ties: Ties = 0.2,
+    answering: Answering = 0.5,
     certainty: Certainty = 0.95,
     most_ratings: MostRatings = 40_000,
     seasons: Seasons = 20,
@@ -118,10 +124,11 @@ def simulate(
 ) -> None:
     """Estimate what a planned competition needs for a verdict.
 
-    Seasons are simulated here, with the platform's own policies and tests: no server is asked. Without --policy all policies are
-    simulated, without --rule the file's own rule; rules by strengths need the platform's extra `server`. Where the file's duels settle who is best,
-    `decide` is simulated by duels, and each rating is a duel. With --engines it also says how many
-    GPU hours a verdict by thumbs needs where this number of model servers is shared, by each value of the setting `sleep_policy`.
+        Seasons are simulated here, with the platform's own policies and tests: no server is asked. Without --policy all policies are
+        simulated, without --rule the file's own rule; rules by strengths need the platform's extra `server`. Where the file's duels settle who is best,
+        `decide` is simulated by duels, and each rating is a duel. With --engines it also says how many
+        GPU hours a verdict by thumbs needs where this number of model servers is shared, by each value of the setting `sleep_policy`. Where the file has `ask`, the verdict
+    on all who could be asked is simulated too, under --policy or the file's own; where it has `duels.regenerations`, it says how many of them tell a pair apart.
     """
     from pydantic import ValidationError
 
@@ -140,6 +147,7 @@ def simulate(
             spread=spread,
             correlation=correlation,
             ties=ties,
+            answering=answering,
             certainty=certainty,
             most_ratings=most_ratings,
             seasons=seasons,
@@ -158,14 +166,23 @@ def simulate(
     within = competition.assignment.within
     verdicts = list(_verdicts(request, competition, rules, policies))
     shared = list(_shared(request, servers, within)) if servers else []
+    asking = policies if policy else [competition.assignment.kind]
     found = Simulation(
-        within=within, request=request, verdicts=verdicts, servers=servers, shared=shared
+        within=within,
+        request=request,
+        verdicts=verdicts,
+        servers=servers,
+        shared=shared,
+        asked=list(_asked(request, competition, asking)),
+        regenerations=_regenerations(request, competition),
     )
     if as_json:
         console.json(found)
     else:
         _show(found, competition)
         _show_shared(found)
+        _show_asked(found, competition)
+        _show_regenerations(found)
 
 
 def _servers(
@@ -208,7 +225,10 @@ def _verdicts(
     from guanaco_server.simulation.seasons import simulate
 
     plans = [_plan(request, competition, rule, policy) for rule in rules for policy in policies]
-    _require_numpy([one.rule for one in plans if not one.is_by_duels])
+    if any(one.rule != "thumbs_up" and not one.is_by_duels for one in plans):
+        _require_numpy("Strengths are fitted", "`--rule thumbs_up`")
+    if competition.ask is not None:
+        _require_numpy("A random share that is asked is simulated", "leave `ask` out of the file")
     with ProcessPoolExecutor(os.cpu_count()) as pool:
 
         def run(plan: SeasonPlan, seeds: Sequence[int]) -> Iterator[SeasonOutcome]:
@@ -256,13 +276,47 @@ def _shared(
             )
 
 
-def _require_numpy(rules: Sequence[RankingRule]) -> None:
+def _asked(
+    request: SimulationRequest, competition: CompetitionRequest, policies: Sequence[AssignmentKind]
+) -> Iterator[AskedSimulation]:
+    from concurrent.futures import ProcessPoolExecutor
+
+    from guanaco_server.simulation.asking import AskingPlan, asking_season, simulate_asked
+
+    if competition.ask is None:
+        return
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        for policy in policies:
+            console.say(f"{request.seasons} seasons in which a share is asked, by {policy} …")
+            assignment = competition.assignment.model_copy(update={"kind": policy})
+            yield simulate_asked(
+                AskingPlan(request, assignment, competition.ask),
+                lambda plan, seeds: pool.map(asking_season, [plan] * len(seeds), seeds),
+            )
+
+
+def _regenerations(
+    request: SimulationRequest, competition: CompetitionRequest
+) -> PlannedRegenerations | None:
+    from guanaco.simulations import PlannedRegenerations
+    from guanaco_server.simulation.regenerations import regenerations_until
+
+    if not competition.duels.regenerations:
+        return None
+    pairs = request.submissions * (request.submissions - 1) // 2
+    needed = regenerations_until(competition.assignment.within, pairs, 1 - request.certainty)
+    return PlannedRegenerations(
+        share=competition.duels.regenerations, of_pair=needed, of_all_pairs=needed * pairs
+    )
+
+
+def _require_numpy(what: str, instead: str) -> None:
     from importlib.util import find_spec
 
-    if any(rule != "thumbs_up" for rule in rules) and find_spec("numpy") is None:
+    if find_spec("numpy") is None:
         raise InvalidInput(
-            "Strengths are fitted with numpy, which is not installed here.",
-            hint="`pip install 'guanaco-platform[server]'`, or `--rule thumbs_up`.",
+            f"{what} with numpy, which is not installed here.",
+            hint=f"`pip install 'guanaco-platform[server]'`, or {instead}.",
         )
 
 
@@ -309,6 +363,41 @@ def _shared_row(one: SharedVerdict) -> tuple[Any, ...]:
         f"{one.changes:,.0f}",
         words.percent(one.decided),
         words.percent(one.wrong),
+    )
+
+
+def _show_asked(found: Simulation, competition: CompetitionRequest) -> None:
+    if competition.ask is None:
+        return
+    figures = ("answers>", "middle half>", "conversations>", "days>", "decided>", "wrong>")
+    console.table(
+        ("of all who could be asked", *figures),
+        [
+            (
+                one.policy,
+                f"{one.answers:,.0f}",
+                f"{one.quarter:,.0f} to {one.three_quarters:,.0f}",
+                f"{one.conversations:,.0f}",
+                f"{one.days:,.1f}",
+                words.percent(one.decided),
+                words.percent(one.wrong),
+            )
+            for one in found.asked
+        ],
+    )
+    console.say(
+        f"{words.percent(competition.ask.share)} of the conversations are asked for a rating, and {words.percent(found.request.answering)} of these answer. "
+        "It is a verdict of its own, on all who could be asked; signals of conversations that tell of the answer would save some."
+    )
+
+
+def _show_regenerations(found: Simulation) -> None:
+    planned = found.regenerations
+    if planned is None:
+        return
+    console.say(
+        f"{words.percent(planned.share)} of the regenerations are compared, where apps allow it. About {planned.of_pair:,} of a pair, each of another user, tell to within "
+        f"{found.within * 100:g} points which of the two is kept more often; {planned.of_all_pairs:,} for all pairs. They are counted apart from the verdict."
     )
 
 

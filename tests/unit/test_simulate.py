@@ -14,6 +14,8 @@ from guanaco.competitions import AssignmentKind, AssignmentRule, RankingRule
 from guanaco.simulations import Simulation, SimulationRequest
 from guanaco_cli import simulate as command
 from guanaco_cli.main import run
+from guanaco_server.duels.scores import RegenerationCount, scores_of_regenerations
+from guanaco_server.simulation.regenerations import regenerations_until
 from guanaco_server.simulation.seasons import SeasonPlan, season, simulate
 
 SMALL = SimulationRequest(
@@ -82,6 +84,33 @@ def test_a_competition_that_duels_settle_is_simulated_by_duels(tmp_path: Path, c
     assert "ties" in capsys.readouterr().err
 
 
+def test_a_random_share_and_compared_regenerations_are_planned(tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "asked.yaml"
+    path.write_text(RULES + "ask: {after: 3, share: 0.5}\nduels: {regenerations: 0.5}\n")
+    few = ["simulate", str(path), *FEW, "--policy", "decide", "--answering", "1"]
+    assert run([*few, "--spread", "0.3", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (asked,) = found["asked"]
+    assert (asked["policy"], asked["wrong"]) == ("decide", 0)
+    assert asked["conversations"] == 2 * asked["answers"]
+    assert asked["answers"] > found["verdicts"][0]["ratings"]
+    assert found["regenerations"]["of_all_pairs"] == 3 * found["regenerations"]["of_pair"]
+    assert run(few) == 0
+    said = capsys.readouterr()
+    assert "of all who could be asked" in said.out
+    assert "50% of the conversations are asked for a rating, and 100% of these answer." in said.err
+    assert "50% of the regenerations are compared" in said.err
+
+
+def test_enough_regenerations_make_the_interval_narrow() -> None:
+    of_pair = regenerations_until(0.1, 1, 0.05)
+    kept = RegenerationCount(of_pair // 8, of_pair // 4, of_pair // 8, of_pair // 4)
+    (pair,) = scores_of_regenerations({("a", "b"): kept, ("b", "a"): kept})
+    assert pair.low is not None
+    assert pair.high is not None
+    assert 0.09 < (pair.high - pair.low) / 2 <= 0.1001
+
+
 def test_the_command_prints_json(rules: str, capsys: Any) -> None:
     assert run(["simulate", rules, *FEW, "--policy", "decide", "--json"]) == 0
     (one,) = json.loads(capsys.readouterr().out)["verdicts"]
@@ -95,6 +124,7 @@ def test_the_command_prints_json(rules: str, capsys: Any) -> None:
         (["--spread", "0.39", "--mean", "0.95"], "No shares with a mean of 0.95"),
         (["--policy", "luck"], "--policy luck: there is newest, uniform, adaptive, decide."),
         (["--rule", "luck"], "--rule luck: there is"),
+        (["--answering", "0"], "answering: "),
     ],
 )
 def test_wrong_assumptions_are_one_sentence(
@@ -102,6 +132,25 @@ def test_wrong_assumptions_are_one_sentence(
 ) -> None:
     assert run(["simulate", rules, *options]) != 0
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "holds no fields"),
+        ("- a", "holds no fields"),
+        ("a: [", "neither YAML nor JSON"),
+        (RULES + "duels: {regenerations: 2}\n", "duels.regenerations: "),
+        (RULES + "ask: {after: 3, share: 0.5}\nfeedback_after: 3\n", "feedback_after or ask"),
+    ],
+)
+def test_wrong_plans_are_one_sentence(tmp_path: Path, capsys: Any, content: str, said: str) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text(content)
+    assert run(["simulate", str(path)]) != 0
+    error = capsys.readouterr().err
+    assert said in error
+    assert "Traceback" not in error
 
 
 def test_a_terminal_without_block_characters_gets_a_plain_plot(
@@ -125,6 +174,8 @@ class Absent:
         if name.partition(".")[0] in {"numpy", "sqlalchemy", "fastapi", "dbos", "jinja2"}:
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Absent())
+import guanaco_server.simulation.asking
+import guanaco_server.simulation.regenerations
 from guanaco_server.simulation.seasons import SeasonPlan, season
 from guanaco.competitions import AssignmentKind, AssignmentRule, RankingRule
 from guanaco.simulations import SimulationRequest
@@ -134,5 +185,5 @@ print(season(SeasonPlan(request, AssignmentRule(kind=AssignmentKind.DECIDE), Ran
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
-    assert "Decided" in ended.stdout
-    assert "Settled" in ended.stdout
+    assert ended.stdout.startswith("SeasonOutcome(after=")
+    assert "DuelSeasonOutcome(after=" in ended.stdout
