@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from guanaco_cli.untrusted import clean, clean_line, csv_cell, escape_json
@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
     from guanaco.errors import GuanacoError
 
-PIPE_WIDTH = 200  # columns of a table that no terminal limits
+PIPE_WIDTH = 1_000  # columns of a table that no terminal limits
+IDS = frozenset(("id", "submission", "conversation", "battle", "message", "alias", "backup", "key"))
+GAP = 3  # between two columns
+EDGES = 2
+LEAST = 8  # what a column that is no id may be narrowed to
 
 BOLD, DIM, RED, GREEN, YELLOW = "1", "2", "31", "32", "33"
 
@@ -71,9 +75,13 @@ class Console:
         *,
         title: str | None = None,
         is_talk: bool = False,
+        keep: Collection[str] = (),
     ) -> None:
-        """Print a table of data. A column whose name ends with ``>`` is aligned to the right."""
-        self.rich(is_talk=is_talk).print(self.make_table(columns, rows, title=title))
+        """Print a table of data. A column whose name ends with ``>`` is aligned to the right.
+
+        Ids are never cut: on a narrow terminal the last columns are left out, but those that are to be kept (``keep``).
+        """
+        self.rich(is_talk=is_talk).print(self.make_table(columns, rows, title=title, keep=keep))
 
     def make_table(
         self,
@@ -82,25 +90,39 @@ class Console:
         *,
         title: str | None = None,
         caption: str | None = None,
+        keep: Collection[str] = (),
     ) -> Table:
         """Make the table that ``table`` prints, for a live display."""
         from rich import box
         from rich.table import Table
         from rich.text import Text
 
+        cells = [["" if cell is None else clean_line(str(cell)) for cell in row] for row in rows]
+        width = self.rich(is_talk=False).width
+        shown = _fitting(columns, cells, width, keep)
+        is_folded = _is_too_wide(
+            [columns[n] for n in shown], [[row[n] for n in shown] for row in cells], width
+        )
+        left_out = [name.rstrip(">") for n, name in enumerate(columns) if n not in shown]
+        notes = [caption, f"Not shown at this width: {', '.join(left_out)}." if left_out else None]
         table = Table(
             title=title,
             title_justify="left",
-            caption=caption,
+            caption=" ".join(filter(None, notes)) or None,
             caption_justify="left",
             box=box.SIMPLE_HEAD,
             pad_edge=False,
         )
-        for column in columns:
-            is_right = column.endswith(">")
-            table.add_column(column.rstrip(">"), justify="right" if is_right else "left")
-        for row in rows:
-            table.add_row(*(Text("" if cell is None else clean_line(str(cell))) for cell in row))
+        for number in shown:
+            name = columns[number].rstrip(">")
+            table.add_column(
+                name,
+                justify="right" if columns[number].endswith(">") else "left",
+                overflow="fold",
+                no_wrap=name in IDS and not is_folded,
+            )
+        for row in cells:
+            table.add_row(*(Text(row[number]) for number in shown))
         return table
 
     def say(self, text: str = "", *, style: str | None = None) -> None:
@@ -146,7 +168,7 @@ class Console:
         from rich.console import Console as RichConsole
 
         file = sys.stderr if is_talk else sys.stdout
-        is_wide = not file.isatty() and "COLUMNS" not in os.environ
+        is_wide = not file.isatty()
         return RichConsole(
             file=file,
             width=PIPE_WIDTH if is_wide else None,
@@ -154,6 +176,38 @@ class Console:
             highlight=False,
             emoji=False,
         )
+
+
+def _fitting(
+    columns: Sequence[str], cells: Sequence[Sequence[str]], width: int, keep: Collection[str]
+) -> list[int]:
+    """Return the places of the columns that have room beside the whole ids, and beside those that are kept."""
+    from rich.cells import cell_len
+
+    def least(place: int) -> int:
+        name = columns[place].rstrip(">")
+        longest = max([cell_len(name), *(cell_len(row[place]) for row in cells)])
+        return longest if name in IDS else min(longest, max(LEAST, cell_len(name)))
+
+    shown = list(range(len(columns)))
+    droppable = [
+        place
+        for place in shown[1:]
+        if columns[place].rstrip(">") not in IDS and columns[place] not in keep
+    ]
+    while droppable and EDGES + sum(map(least, shown)) + GAP * (len(shown) - 1) > width:
+        shown.remove(droppable.pop())
+    return shown
+
+
+def _is_too_wide(columns: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> bool:
+    """Return whether the ids alone are wider than the terminal, so that they must be folded."""
+    from rich.cells import cell_len
+
+    ids = [place for place, name in enumerate(columns) if name in IDS]
+    widths = [max([cell_len(row[place]) for row in cells], default=0) for place in ids]
+    others = len(columns) - len(ids)
+    return EDGES + sum(widths) + GAP * (len(columns) - 1) + LEAST * others > width
 
 
 def _plain(value: object) -> object:

@@ -325,7 +325,9 @@ def print_leaderboard(
 ) -> None:
     """Print the board as a table. ``is_grouped``: the first variant of each sweep stands for all of them, as on the page."""
     rows = rows_of(board, sort, _shown(board, is_grouped=is_grouped))
-    console.table(columns_of(board, sort), rows, title=title, is_talk=is_talk)
+    console.table(
+        columns_of(board, sort), rows, title=title, is_talk=is_talk, keep=_sorted_by(sort)
+    )
 
 
 @dataclass(frozen=True)
@@ -345,6 +347,11 @@ def _shown(board: Leaderboard, *, is_grouped: bool) -> ShownRows:
 
 
 Column = tuple[str, Callable[["LeaderboardRow"], object]]
+
+
+def _sorted_by(sort: str) -> list[str]:
+    """Return the names of the columns that a narrow terminal keeps: the score, and what the board is sorted by."""
+    return ["score>", "thumbs up>", *([SORTED_BY[sort][0]] if sort in SORTED_BY else [])]
 
 
 def columns_of(board: Leaderboard, sort: str = "rank") -> list[str]:
@@ -484,6 +491,7 @@ def live_table(
         ("moved", *columns_of(board, sort)),
         rows,
         caption=f"{caption}. {trouble} Trying again." if trouble else caption,
+        keep=_sorted_by(sort),
     )
 
 

@@ -1,8 +1,9 @@
-"""Checks what a terminal shows of messages for people."""
+"""Checks what a terminal shows of messages for people, and of tables."""
 
 from __future__ import annotations
 
 import io
+import re
 import sys
 
 import pytest
@@ -37,3 +38,40 @@ def test_what_is_no_terminal_gets_whole_lines(
     monkeypatch.setenv("COLUMNS", "20")
     console.error("A sentence that is longer than twenty columns.")
     assert capsys.readouterr().err == "error: A sentence that is longer than twenty columns.\n"
+
+
+def table_at(width: int, monkeypatch: pytest.MonkeyPatch, file: io.StringIO) -> list[str]:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", file)
+    columns = ("id", "status", "name", "repo", "size>", "note")
+    row = (LONG_ID, "deployed", "A long name of a model", "an-organisation/a-repo", "8 B", "Words")
+    console.table(columns, [row])
+    shown = re.sub("\x1b\\[[0-9;]*m", "", file.getvalue())
+    return [line.rstrip() for line in shown.splitlines()]
+
+
+@pytest.mark.parametrize("width", [40, 72, 80, 100, 160])
+def test_a_table_never_cuts_an_id(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = table_at(width, monkeypatch, Terminal())
+    assert all(len(line) <= width for line in lines)
+    assert "…" not in "".join(lines)
+    assert LONG_ID in "".join(lines[3:]).replace(" ", "")
+    assert width < 72 or any(LONG_ID in line for line in lines)
+
+
+def test_a_narrow_table_names_the_columns_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown = "\n".join(table_at(100, monkeypatch, Terminal()))
+    assert "deployed" in shown
+    assert "Not shown at this width:" in shown
+    assert "note" in shown.partition("Not shown")[2]
+    assert "Words" not in shown
+
+
+def test_a_piped_table_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = "\n".join(table_at(20, monkeypatch, io.StringIO()))
+    for cell in (LONG_ID, "A long name of a model", "an-organisation/a-repo", "Words"):
+        assert cell in shown

@@ -106,7 +106,7 @@ def test_evaluate_gives_the_figures_as_json(server: Any, capsys: Any) -> None:
         (
             "votes flags --competition autumn --submission x_v1",
             [],
-            "No rating was left out of the submission x_v1 in the competition autumn.",
+            "No rating or duel was left out of the submission x_v1 in the competition autumn.",
         ),
         (
             "leaderboard --competition autumn",
