@@ -3,7 +3,7 @@
 alone    nothing else, half of the turns before the other parts and half after
 check    a sibling on its engine is checked and stressed, one after another
 swap     another server of the machine is swapped again and again
-stress   a submission of another artifact is checked and stressed on a server of its own, one after another
+stress   a submission of another artifact is checked and stressed on a server of its own, one after another; a spare, so that nothing starts
 
 Each part goes on until it has its number of turns: of `check` and `stress` those that overlap the content checks (the stage
 `deploy`) and the stress check, each. Their figures are by stage; a turn that overlaps two counts for both. MOST_ROUNDS end a part early, and
@@ -31,9 +31,18 @@ from tests.fixtures.up import Up
 USERS = 2
 MOST_ROUNDS = 60  # submissions of one part
 MEASURED = (Stage.DEPLOY, Stage.STRESS)  # the content checks are in the first
+# A server of the same length, so that it is shared; one token more, so that the load is sent and not reused.
+SIBLING = PARAMS.model_copy(
+    update={
+        "max_output_tokens": PARAMS.max_output_tokens + 1,
+        "max_input_tokens": PARAMS.max_input_tokens - 1,
+    }
+)
 SETTINGS = {
     "max_model_servers": 2,  # the busy one, and one for all others in turn
     "preempt_quiet_s": 0.5,
+    "hot_engines": 1,
+    "hot_engine_requests": 0,
     "stress_duration_s": 5.6,
     "stress_rate": 4,
     "stress_requests": 16,
@@ -93,12 +102,12 @@ def bench_busy(folder: Path, python: Path, turns: int) -> dict[str, Any]:
         client = up.client()
         busy, beside, *_ = models  # of two shapes
         swapped = [model for model in models if model.shape == beside.shape]
-        submission_id = publish(client, busy.repo)
         talks = []
         for model in swapped:
             model.submission_id = publish(client, model.repo)
             talks.append(open_with(client, model.submission_id, "user-of-swaps"))
             client.deactivate(model.submission_id)
+        submission_id = publish(client, busy.repo)  # last, so that it makes room for no other
         other = _another(models, busy, swapped)
         alone: list[Turn] = []
         found: dict[str, Any] = {}
@@ -129,12 +138,13 @@ def _checked(
 ) -> dict[str, dict[str, Any]]:
     """Enter submissions one after another while users chat, until enough turns overlap each stage; the figures by stage."""
     stages: list[StageRun] = []
+    client.teardown(publish(client, repo, params=SIBLING))  # what it starts is not measured
     with Chat(up, submission_id) as chat:
         for _ in range(MOST_ROUNDS):
-            made = publish(client, repo, params=PARAMS.model_copy(update={"max_output_tokens": 10}))
+            made = publish(client, repo, params=SIBLING)
             stages += client.submission(made).stages
             client.teardown(made)
-            counts = {stage: len(during(chat.turns, stages, stage)) for stage in MEASURED}
+            counts = {stage.value: len(during(chat.turns, stages, stage)) for stage in MEASURED}
             talk(f"  {repo}: turns {counts}")
             if min(counts.values()) >= turns:
                 break
