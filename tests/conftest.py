@@ -26,6 +26,7 @@ from tests.fixtures.endings import end_all
 from tests.fixtures.engine_interpreter import EngineInterpreter
 from tests.fixtures.postgres import MissingPostgresError, PostgresServer, running_server
 from tests.fixtures.s3 import S3Server
+from tests.fixtures.statements import keep_dialect, share_compiled
 from tests.fixtures.workers import StoriesApart
 
 ROOT = Path(__file__).parents[1]
@@ -191,6 +192,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
     database = Database(database_url)
+    share_compiled(database)
     if database.engine.dialect.name == SQLITE:
         event.listen(database.engine.sync_engine, "connect", _never_wait_for_the_disk)
     yield database
@@ -211,6 +213,7 @@ def migrate(url: str) -> None:
     async def run() -> None:
         database = Database(url)
         await upgrade(database)
+        keep_dialect(database)
         await database.close()
 
     loop = (

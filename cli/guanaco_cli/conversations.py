@@ -215,7 +215,7 @@ def regenerate(
     ] = False,
     as_json: AsLine = False,
 ) -> None:
-    """Answer the last message again; the earlier reply stays a swipe."""
+    """Answer the last message again; the earlier reply is a swipe."""
     with connect() as client:
         if as_json:
             console.json_line(client.regenerate(conversation_id, may_compare=may_compare))
@@ -338,7 +338,7 @@ def rate(
     message: OneMessage = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rate a conversation or a reply, or change a rating within a day."""
+    """Rate a conversation or a reply; change a rating within a day."""
     is_up = thumb == "up"
     if message is not None and (text or is_change or may_be_quoted):
         raise InvalidInput("--message rates one reply: with a thumb alone, as often as you like.")
@@ -358,7 +358,7 @@ def rate(
 
 @app.command(epilog="Example: guanaco conversations rating conv_…")
 def rating(conversation_id: ConversationId, as_json: AsJson = False) -> None:
-    """Show a conversation's rating, and until when it can be changed."""
+    """Show a conversation's rating, and until when it can change."""
     with connect() as client:
         found = client.rating(conversation_id)
     if as_json:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from functools import cache
+from typing import Annotated, Any
 
 import typer
 
@@ -122,6 +123,12 @@ def root(
     """Submit chat models, and read what people think of them."""
 
 
+@cache
+def command() -> Any:
+    """Build the tree of all commands, once in a process: that takes longer than most commands do."""
+    return typer.main.get_command(app)
+
+
 def main() -> None:
     sys.exit(run(sys.argv[1:]))
 
@@ -131,7 +138,7 @@ def run(arguments: Sequence[str]) -> int:
     console.prepare()
     try:
         mend_bash_words(os.environ)
-        app(list(arguments), prog_name="guanaco")
+        command()(list(arguments), prog_name="guanaco")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except KeyboardInterrupt:

@@ -148,7 +148,7 @@ def cancel(sweep_id: SweepId, yes: Yes = False, as_json: AsJson = False) -> None
 
 @app.command(epilog="Example: guanaco sweep deactivate org-model_sweep1 --yes")
 def deactivate(sweep_id: SweepId, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Send no new conversations to its variants; the open ones go on."""
+    """Send no new conversations to its variants; open ones go on."""
     _change(sweep_id, "deactivate", lambda client: client.deactivate_sweep, yes, as_json)
 
 
@@ -160,7 +160,7 @@ def reactivate(sweep_id: SweepId, as_json: AsJson = False) -> None:
 
 @app.command(epilog="Example: guanaco sweep teardown org-model_sweep1 --yes")
 def teardown(sweep_id: SweepId, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Tear down the variants that are served; feedback stays readable."""
+    """Tear down the served variants; feedback stays readable."""
     _change(sweep_id, "tear down", lambda client: client.teardown_sweep, yes, as_json)
 
 

@@ -26,8 +26,6 @@ from tests.fixtures.world import World
 FIRST, SECOND = "acme-tiny_v1", "acme-tiny_v2"
 NAME = deployment_name(FIRST)
 
-pytestmark = pytest.mark.both_databases
-
 
 class Shared(World):
     """A world with two submissions of one artifact, and a reconciler that allows one restart."""
@@ -75,6 +73,7 @@ async def world(database: Database) -> Shared:
     return shared
 
 
+@pytest.mark.both_databases
 async def test_two_submissions_share_one_model_server(world: Shared) -> None:
     assert world.cluster.starts == [NAME]
     assert world.deployments.replicas(FIRST) == world.deployments.replicas(SECOND) != ()
@@ -91,6 +90,7 @@ async def test_another_engine_is_not_shared(world: Shared, other: dict[str, obje
     assert (await world.deployments.wish(third)).server_key == "acme-tiny_v3"
 
 
+@pytest.mark.both_databases
 async def test_none_joins_while_a_gateway_of_the_version_before_serves(world: Shared) -> None:
     """It would ask the shared server for a model that the server does not know."""
     old = GatewayPlacesRow(
@@ -182,6 +182,7 @@ async def test_the_server_stops_when_the_last_one_sleeps(world: Shared) -> None:
     assert await world.cluster.list_deployments() == []
 
 
+@pytest.mark.both_databases
 async def test_a_redeploy_of_one_moves_it_alone(world: Shared) -> None:
     key = beside(FIRST, 2)
     await world.deploy(key, run=2)
@@ -208,6 +209,7 @@ async def test_an_engine_carries_the_most_that_any_check_showed(world: Shared) -
     assert await world.overview.capacities() == {FIRST: EngineCapacity((FIRST, SECOND), 1, 40)}
 
 
+@pytest.mark.both_databases
 async def test_the_load_of_a_shared_server_is_counted_once(world: Shared) -> None:
     (endpoint,) = world.deployments.replicas(FIRST)
     world.model_server.loads = {endpoint: ServerLoad(3, 1)}
@@ -266,6 +268,7 @@ async def test_an_engine_sleeps_when_all_its_submissions_are_idle(database: Data
     assert [await scaled.phase(name) for name in (FIRST, SECOND)] == [Phase.SLEEPING] * 2
 
 
+@pytest.mark.both_databases
 async def test_two_submissions_waking_on_one_engine_need_one_room(scaled: Sharing) -> None:
     """Another submission has one of the two places for servers."""
     await scaled.serve("other_v1")

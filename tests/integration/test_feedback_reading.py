@@ -18,7 +18,7 @@ from guanaco.feedback_csv import CSV_COLUMNS
 from guanaco.submissions import GenerationParams
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
-from tests.fixtures.rating import rate
+from tests.fixtures.rating import rate_all
 from tests.fixtures.web import WebWorld
 from tests.fixtures.web_client import signed_in
 from tests.fixtures.world import BOT
@@ -98,8 +98,8 @@ async def test_a_csv_has_parameters_and_times_and_marks_deleted_turns(world: Web
 @pytest.mark.slow
 async def test_reading_goes_on_and_back_over_pages_in_both_orders(world: WebWorld) -> None:
     backend = await world.accounts.built_in("app", Role.BACKEND)
-    for number in range(29):  # with the world's own more than a page
-        await rate(world, backend, "acme-tiny_v1", f"user-{number}", number % 2 == 0)
+    more = (("acme-tiny_v1", f"user-{number}", number % 2 == 0) for number in range(29))
+    await rate_all(world, backend, more)  # with the world's own more than a page
     ada = await signed_in(world, Role.DEVELOPER, "ada")
     oldest = [item["id"] for item in (await read(world, BASE, limit=100)).json()["items"]]
     assert len(oldest) == 30
@@ -129,8 +129,8 @@ async def walk(browser: httpx.AsyncClient, path: str, link: str) -> list[tuple[s
 
 async def test_a_whole_page_is_gone_back_to_by_a_link(world: WebWorld) -> None:
     backend = await world.accounts.built_in("app", Role.BACKEND)
-    for number in range(30):
-        await rate(world, backend, "acme-tiny_v1", f"user-{number}", True)
+    more = (("acme-tiny_v1", f"user-{number}", True) for number in range(30))
+    await rate_all(world, backend, more)
     ada = await signed_in(world, Role.DEVELOPER, "ada")
     first = (await ada.get(BASE)).text
     assert "Page before" not in first

@@ -58,6 +58,7 @@ async def exited(cluster: KubernetesCluster, name: str = "m-tiny") -> ReplicaSta
 async def test_server_without_its_gpu_kind_waits_then_reports_it(
     cluster: KubernetesCluster, world: FakeWorld
 ) -> None:
+    cluster._options = replace(cluster._options, pending_s=600)
     world.kubelet.no_room["m-tiny"] = NO_GPU
     await cluster.apply_deployment(
         replace(scripted(), resources=Resources(gpu_type="H100", gpu_count=1))
@@ -68,6 +69,7 @@ async def test_server_without_its_gpu_kind_waits_then_reports_it(
         return state is not None and state.phase is ReplicaPhase.RUNNING and bool(state.problem)
 
     await until(waits)
+    cluster._options = replace(cluster._options, pending_s=0)
     state = await until(lambda: exited(cluster))
     assert state.exit_code is None
     assert str(state.problem).startswith("No machine has 1 NVIDIA GPU of the kind it needs free:")
@@ -86,6 +88,7 @@ async def test_unknown_gpu_kind_is_refused_at_once(
 async def test_exceeded_quota_is_reported_for_job_and_server(
     cluster: KubernetesCluster, world: FakeWorld
 ) -> None:
+    cluster._options = replace(cluster._options, pending_s=0)
     world.kubelet.no_quota[""] = QUOTA
     with pytest.raises(ClusterRefused, match=r"^The cluster's quota does not allow it: exceeded"):
         await cluster.run_job(job("true"), Lines().take)

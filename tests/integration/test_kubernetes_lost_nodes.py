@@ -132,6 +132,7 @@ async def test_server_using_its_grace_delays_neither_end_nor_name(
 async def test_server_without_a_machine_has_not_crashed(
     cluster: KubernetesCluster, kubernetes: FakeWorld
 ) -> None:
+    cluster._options = replace(cluster._options, pending_s=0)
     kubernetes.kubelet.no_room[""] = NO_ROOM
     await cluster.apply_deployment(scripted())
     state = await seen(cluster, lambda state: state.phase is ReplicaPhase.EXITED)

@@ -1,4 +1,4 @@
-"""Lorebooks over HTTP, on both databases: from a card to the prompt, recorded with the turn."""
+"""Lorebooks over HTTP: from a card to the prompt, recorded with the turn."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from guanaco_server.prompts.layouts import Utterance
 from tests.fixtures.cards import V1, V3, card_png, charx, png
 from tests.fixtures.world import WORD_TOKENIZER, World
 from tests.integration.test_characters import FILE, TEMPLATE, begin, push
-
-pytestmark = pytest.mark.both_databases
 
 
 @pytest.fixture
@@ -94,6 +92,7 @@ async def test_an_entry_stands_where_it_was_told_and_stays_there(world: World) -
     assert prompt.startswith(kept), "the prefix cache holds"
 
 
+@pytest.mark.both_databases
 async def test_what_was_told_is_recorded_and_read_by_another_process(world: World) -> None:
     http = await world.http(Role.BACKEND)
     made = await push(http, card(GEESE, ISLES))
@@ -108,6 +107,7 @@ async def test_what_was_told_is_recorded_and_read_by_another_process(world: Worl
     assert world.model_server.generations[-1].prompt == before
 
 
+@pytest.mark.both_databases
 async def test_a_message_of_the_version_before_has_nothing_told(world: World) -> None:
     http = await world.http(Role.BACKEND)
     made = await push(http, card(GEESE))
@@ -165,6 +165,7 @@ async def test_each_kind_of_prompt_places_an_entry_before_the_message(
     assert part in prompt
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("spec", ["v3", "png", "charx", "v1", "form"])
 async def test_edited_book_is_a_new_version_and_the_rest_stays(world: World, spec: str) -> None:
     http = await world.http(Role.BACKEND)

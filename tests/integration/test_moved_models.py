@@ -18,8 +18,6 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.specs import deployment_name
 from tests.integration.test_swaps import FIRST, KEYS, LLAMA, SECOND, Hot
 
-pytestmark = pytest.mark.both_databases
-
 TALKED_TO, OTHER = FIRST, SECOND
 FIRST_TOKEN_S = 1.0
 
@@ -77,6 +75,7 @@ async def while_reconciling(
     return await asked
 
 
+@pytest.mark.both_databases
 async def test_a_turn_follows_its_model_that_sleeps(database: Database, tmp_path: Path) -> None:
     world = Hot(database)
     http, conversation, endpoint = await talk_of(world, tmp_path)

@@ -15,10 +15,16 @@ from scripts import document_http
 from tests.fixtures.world import World
 from tests.integration.test_accounts import PUBLIC
 
+_written: list[str] = []
+
 
 @pytest.fixture
 def document(database: Database) -> dict[str, Any]:
-    return World(database).app.openapi()
+    """A copy of the document, which takes two seconds to write: once in a process."""
+    if not _written:
+        _written.append(json.dumps(World(database).app.openapi()))
+    copy: dict[str, Any] = json.loads(_written[0])
+    return copy
 
 
 def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -1,4 +1,4 @@
-"""The reconciler brings the cluster to what the database wishes; on both databases."""
+"""The reconciler brings the cluster to what the database wishes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME
 from guanaco_server.submissions.pipeline.server_start import evidence
 from tests.fixtures.reconciling import SwitchedLeadership, compute_of, reconciler_of
 from tests.fixtures.world import World, eventually
-
-pytestmark = pytest.mark.both_databases
 
 ID = "acme-tiny_v1"
 NAME = deployment_name(ID)
@@ -155,6 +153,7 @@ async def test_a_starting_server_belongs_to_its_pipeline_stage(world: Kept) -> N
     assert world.given_up == []
 
 
+@pytest.mark.both_databases
 async def test_late_apply_does_not_revive_a_withdrawn_server(
     world: Kept,
 ) -> None:
@@ -187,6 +186,7 @@ async def test_servers_moved_by_the_cluster_find_valid_urls(
     assert world.cluster.starts == [NAME]
 
 
+@pytest.mark.both_databases
 async def test_submission_says_since_when_and_why_nothing_answers(world: Kept) -> None:
     await world.make_ready()
     ada = await world.account(Role.DEVELOPER, "ada")
@@ -271,6 +271,7 @@ async def test_trouble_with_one_deployment_delays_no_other_and_is_paced(world: K
     assert tries.count("a" * 64) == BURST
 
 
+@pytest.mark.both_databases
 async def test_only_the_leader_acts_and_a_new_one_observes_first(world: Kept) -> None:
     await world.make_ready()
     world.deployments.note_replicas(ID, ())
@@ -330,6 +331,7 @@ async def test_follower_starts_and_stops_nothing_but_knows_readiness(
     assert await world.cluster.list_deployments() == [NAME]
 
 
+@pytest.mark.both_databases
 async def test_older_state_does_not_replace_a_new_runs_server(world: Kept) -> None:
     """A task may have waited for the cluster while the submission was submitted again."""
     await world.make_ready()
@@ -348,6 +350,7 @@ async def test_older_state_does_not_replace_a_new_runs_server(world: Kept) -> No
     assert [row.phase for row in await world.deployments.list_wishes()] == [Phase.STARTING]
 
 
+@pytest.mark.both_databases
 async def test_submission_put_to_sleep_meanwhile_is_not_marked_restarting(
     database: Database,
 ) -> None:
@@ -368,6 +371,7 @@ async def test_submission_put_to_sleep_meanwhile_is_not_marked_restarting(
     assert await world.cluster.list_deployments() == []
 
 
+@pytest.mark.both_databases
 async def test_lack_of_connections_ends_neither_loop_nor_tasks(world: Kept) -> None:
     await world.make_ready()
     look = world.deployments.look

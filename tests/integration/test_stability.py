@@ -8,7 +8,7 @@ from guanaco.accounts import Role
 from guanaco.competitions import CompetitionRequest, RankingRule
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
-from tests.fixtures.rating import rate
+from tests.fixtures.rating import rate, rate_all
 from tests.fixtures.web import WebWorld
 
 pytestmark = pytest.mark.both_databases
@@ -26,9 +26,12 @@ class Board(WebWorld):
         for name in (GOOD, BAD, "silent_v1"):
             await self.publish(developer, name)
         self.backend = await self.account(Role.BACKEND, "app")
-        for number in range(30):
-            for name, ups in ((GOOD, 29), (BAD, 2)):
-                await rate(self, self.backend, name, f"user-{number}", number < ups)
+        votes = (
+            (name, f"user-{number}", number < ups)
+            for number in range(30)
+            for name, ups in ((GOOD, 29), (BAD, 2))
+        )
+        await rate_all(self, self.backend, votes)
         await self.scores.loop.run_once()
         return self
 
@@ -81,8 +84,8 @@ async def test_ids_that_were_made_for_one_submission_are_noticed(world: Board) -
     for number in range(14):
         for name in (GOOD, BAD):
             await rate(world, world.backend, name, f"{name}-{number}", number % 2 == 0)
-    for number in range(40):
-        await rate(world, world.backend, BAD, f"sybil-{number}", True)
+    sybils = ((BAD, f"sybil-{number}", True) for number in range(40))
+    await rate_all(world, world.backend, sybils)
     await world.scores.loop.run_once()
     admin = await world.http(Role.ADMIN)
     found = (await admin.get("/votes/patterns")).json()

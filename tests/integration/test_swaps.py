@@ -35,8 +35,6 @@ OTHER = "acme-other_v1"
 KEYS = {FIRST: "c" * 64, SECOND: "d" * 64, THIRD: "e" * 64, OTHER: "f" * 64}
 LLAMA = {"architectures": ["LlamaForCausalLM"]}
 
-pytestmark = pytest.mark.both_databases
-
 
 class Hot(Scaled):
     """A world that keeps one server of a submission that sleeps."""
@@ -178,6 +176,7 @@ async def test_hot_server_on_a_gpu_sleeps_until_a_swap(
     assert world.cluster.starts == []
 
 
+@pytest.mark.both_databases
 async def test_a_server_swapped_meanwhile_does_not_sleep(
     database: Database, tmp_path: Path
 ) -> None:
@@ -344,6 +343,7 @@ async def test_a_server_with_open_replies_is_waited_for(database: Database, tmp_
     assert world.deployments.replicas(SECOND) == (endpoint,)
 
 
+@pytest.mark.both_databases
 async def test_swap_of_a_killed_platform_is_finished_by_the_next(
     database: Database, tmp_path: Path
 ) -> None:
@@ -413,6 +413,7 @@ async def test_a_server_that_a_new_submission_cannot_swap_is_stopped(
     assert world.cluster.deployments == {}
 
 
+@pytest.mark.both_databases
 async def test_takeover_of_a_killed_platform_is_finished_by_its_stage(
     database: Database, tmp_path: Path
 ) -> None:
@@ -424,6 +425,7 @@ async def test_takeover_of_a_killed_platform_is_finished_by_its_stage(
     assert (await take(world))[1] == endpoint
 
 
+@pytest.mark.both_databases
 async def test_room_for_one_is_passed_on_by_a_swap(database: Database, tmp_path: Path) -> None:
     """No server is kept hot: the least used submission gives its own up."""
     world = Cold(database, servers=1, feedback_target=1)
@@ -454,6 +456,7 @@ async def two_hot(world: Hot, folder: Path, third: dict[str, object] = LLAMA) ->
     assert len(world.cluster.deployments) == 2
 
 
+@pytest.mark.both_databases
 async def test_a_wake_between_two_reads_stops_no_hot_server(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -481,6 +484,7 @@ class TwoOfThree(Hottest):
         super().__init__(database, servers=3)
 
 
+@pytest.mark.both_databases
 async def test_a_claim_stops_no_more_hot_servers_than_it_needs(
     database: Database, tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""Tests the leaderboard's verdict over HTTP, on the pages and in the command line's words; on both databases."""
+"""Tests the leaderboard's verdict over HTTP, on the pages and in the command line's words."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from guanaco.competitions import AssignmentRule, CompetitionRequest, RankingRule
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
 from guanaco_server.submissions.tables import SubmissionRow
-from tests.fixtures.rating import rate
+from tests.fixtures.rating import rate, rate_all
 from tests.fixtures.web import WebWorld
-
-pytestmark = pytest.mark.both_databases
 
 GOOD, NEAR, BAD, SILENT = "good_v1", "near_v1", "bad_v1", "silent_v1"
 
@@ -32,9 +30,12 @@ class Board(WebWorld):
         for name in (GOOD, NEAR, BAD, SILENT):
             await self.publish(self.ada, name)
         self.backend = await self.account(Role.BACKEND, "app")
-        for number in range(60):
-            for name, ups in ((GOOD, 55), (NEAR, 50), (BAD, 6)):
-                await rate(self, self.backend, name, f"user-{number}", number < ups)
+        votes = (
+            (name, f"user-{number}", number < ups)
+            for number in range(60)
+            for name, ups in ((GOOD, 55), (NEAR, 50), (BAD, 6))
+        )
+        await rate_all(self, self.backend, votes)
         await self.scores.loop.run_once()
         return self
 
@@ -120,6 +121,7 @@ async def test_a_withdrawn_one_leads_only_where_nobody_is_left(world: Board) -> 
     assert (found["leader"], found["is_leader_withdrawn"]) == (GOOD, True)
 
 
+@pytest.mark.both_databases
 async def test_what_was_settled_once_stays_said(world: Board) -> None:
     await world.withdraw(SILENT)
     await world.rule(assignment=AssignmentRule(within=0.4).model_dump())
@@ -157,6 +159,7 @@ async def test_empty_board_has_no_verdict_and_missing_board_is_404(world: Board)
     assert (missing.status_code, missing.json()["error"]) == (404, "competition_not_found")
 
 
+@pytest.mark.both_databases
 @pytest.mark.slow
 async def test_past_seasons_are_the_prior(world: Board) -> None:
     developer = await world.account(Role.DEVELOPER, "grace")
@@ -185,6 +188,7 @@ async def test_past_seasons_are_the_prior(world: Board) -> None:
     assert 0.5 < found["prior_up"] / (found["prior_up"] + found["prior_down"]) < 0.75
 
 
+@pytest.mark.both_databases
 async def test_the_board_says_it_filters_turns_and_exports(world: Board) -> None:
     async with world.database.write() as session:
         for name, size, licence in ((GOOD, 8 * 10**9, "mit"), (BAD, 10**9, "=cmd()")):

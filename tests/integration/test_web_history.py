@@ -1,4 +1,4 @@
-"""Tests how scores and metrics went: kept by the leaderboard, drawn by the pages; on both databases."""
+"""Tests how scores and metrics went: kept by the leaderboard, drawn by the pages."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from guanaco.competitions import CompetitionRequest, RankingRule
 from guanaco_server.database.database import Database
 from guanaco_server.web.views.metric_tiles import METRICS
 from guanaco_server.web.views.trends import thinned
-from tests.fixtures.rating import converse, rate
+from tests.fixtures.rating import converse, rate, rate_all
 from tests.fixtures.web import WebWorld
 from tests.fixtures.web_client import browser, signed_in
-
-pytestmark = pytest.mark.both_databases
 
 TALK = (
     (Sender.USER, "Ahoy, who is there?"),
@@ -84,10 +82,12 @@ async def test_a_scored_competition_shows_its_score_everywhere(database: Databas
     await world.competitions.put("spring", spring)
     backend = await world.account(Role.BACKEND, "app")
     for day in range(2):
-        for number in range(12):
-            for name, is_up in (("one_v1", number > 1), ("two_v1", number <= 1 + day)):
-                user = f"user-{day}-{number}"
-                await rate(world, backend, name, user, is_up, competition="spring")
+        votes = [
+            (name, f"user-{day}-{number}", is_up)
+            for number in range(12)
+            for name, is_up in (("one_v1", number > 1), ("two_v1", number <= 1 + day))
+        ]
+        await rate_all(world, backend, votes, competition="spring")
         await world.scores.loop.run_once()
         world.clock.advance(timedelta(days=1).total_seconds())
     client = browser(world)
@@ -112,8 +112,9 @@ async def test_shared_ranks_are_marked_and_not_highlighted(database: Database) -
     backend = await world.account(Role.BACKEND, "app")
     for name, ups in (("one_v1", 40), ("two_v1", 10), ("three_v1", 10)):
         await world.publish(ada, name)
-        for number in range(40):
-            await rate(world, backend, name, f"user-{number}", number < ups)
+        await rate_all(
+            world, backend, ((name, f"user-{number}", number < ups) for number in range(40))
+        )
     await world.scores.loop.run_once()
     page = (await browser(world).get("/")).text
     places = re.findall(r'class="place([^"]*)">(=?\d+)<', page)
@@ -122,6 +123,7 @@ async def test_shared_ranks_are_marked_and_not_highlighted(database: Database) -
     assert '<p class="figure">=2<' in public
 
 
+@pytest.mark.both_databases
 @pytest.mark.slow
 async def test_long_history_draws_a_point_a_day_and_the_newest(database: Database) -> None:
     world = await rated(database)

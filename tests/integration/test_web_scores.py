@@ -1,4 +1,4 @@
-"""The figures on the pages: each with how sure it is, and each competition's own; on both databases."""
+"""The figures on the pages: each with how sure it is, and each competition's own."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from guanaco_server.web.views.metric_tiles import METRICS, tiles_of
 from tests.fixtures.rating import converse, rate
 from tests.fixtures.web import WebWorld
 from tests.fixtures.web_client import browser, signed_in
-
-pytestmark = pytest.mark.both_databases
 
 TALK = (
     (Sender.USER, "Ahoy, who is there?"),
@@ -44,6 +42,7 @@ def figures(page: str) -> dict[str, list[str]]:
     }
 
 
+@pytest.mark.both_databases
 async def test_submission_page_shows_every_metric_with_its_certainty(world: WebWorld) -> None:
     await world.publish(await world.account(Role.DEVELOPER, "ada"), "ada-model_v1")
     ada = await signed_in(world, Role.DEVELOPER, "ada")

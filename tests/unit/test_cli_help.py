@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
-import typer
 from typer.core import TyperGroup
-from typer.testing import CliRunner
 
-from guanaco_cli.main import app
+from guanaco_cli.main import command, run
 from guanaco_cli.sections import OTHER, SECTIONS
+
+Help = Callable[..., str]
+
+
+@pytest.fixture
+def shown_help(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Help:
+    """Shows a command's help as a terminal of 80 columns does."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def show(*path: str) -> str:
+        assert run([*path, "--help"]) == 0
+        return capsys.readouterr().out
+
+    return show
 
 
 def groups() -> Iterator[tuple[str, TyperGroup]]:
-    root = typer.main.get_command(app)
+    root = command()
     assert isinstance(root, TyperGroup)
     waiting = [("guanaco", root)]
     while waiting:
@@ -35,28 +47,29 @@ def test_every_command_is_in_one_section() -> None:
     assert set(listed.values()) == {1}
 
 
-def test_sections_are_shown_in_order() -> None:
-    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}).output
+def test_sections_are_shown_in_order(shown_help: Help) -> None:
+    shown = shown_help()
     places = [shown.index(f"\n{title}:\n") for title in SECTIONS]
     assert places == sorted(places)
     assert OTHER not in shown
 
 
 @pytest.mark.parametrize(("name", "group"), [pytest.param(*one, id=one[0]) for one in groups()])
-def test_each_command_is_one_whole_line_at_80_columns(name: str, group: TyperGroup) -> None:
-    path = name.split()[1:]
-    shown = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "80"}).output
+def test_each_command_is_one_whole_line_at_80_columns(
+    name: str, group: TyperGroup, shown_help: Help
+) -> None:
+    shown = shown_help(*name.split()[1:])
     shown_commands = {child: one for child, one in group.commands.items() if not one.hidden}
-    for child, command in shown_commands.items():
+    for child, one in shown_commands.items():
         width = max(map(len, shown_commands))
-        assert f"  {child.ljust(width)}  {command.get_short_help_str(200)}\n" in shown
+        assert f"  {child.ljust(width)}  {one.get_short_help_str(200)}\n" in shown
 
 
 @pytest.mark.parametrize(
     "path", [["feedback"], ["submit"], ["up"], ["prompts", "label"], ["sweep", "submit"]]
 )
-def test_help_names_no_type_of_python(path: list[str]) -> None:
-    shown = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "80"}).output
+def test_help_names_no_type_of_python(path: list[str], shown_help: Help) -> None:
+    shown = shown_help(*path)
     for word in ("<str>", "<int", "<float", "<path>", "<file>", "%Y"):
         assert word not in shown
 
@@ -68,19 +81,15 @@ def test_help_names_no_type_of_python(path: list[str]) -> None:
         (["conversations", "rate"], "guanaco conversations rate [OPTIONS] ID up|down"),
     ],
 )
-def test_usage_has_no_braces(path: list[str], usage: str) -> None:
-    shown = CliRunner().invoke(app, [*path, "--help"], prog_name="guanaco").output
+def test_usage_has_no_braces(path: list[str], usage: str, shown_help: Help) -> None:
+    shown = shown_help(*path)
     assert f"Usage: {usage}\n" in shown
 
 
-@pytest.mark.slow
-def test_no_help_is_wider_than_80_columns() -> None:
+def test_no_help_is_wider_than_80_columns(shown_help: Help) -> None:
     too_wide = []
     for name, group in groups():
         for path in (name, *(f"{name} {child}" for child in group.commands)):
-            words = [*path.split()[1:], "--help"]
-            shown = (
-                CliRunner().invoke(app, words, env={"COLUMNS": "80"}, prog_name="guanaco").output
-            )
+            shown = shown_help(*path.split()[1:])
             too_wide += [line for line in shown.splitlines() if len(line) > 80]
     assert too_wide == []

@@ -7,7 +7,6 @@ from typing import Any
 
 from fastapi import Depends, FastAPI
 from fastapi.responses import PlainTextResponse, Response
-from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
@@ -20,7 +19,7 @@ from guanaco_server.assembly.platform import Platform
 from guanaco_server.assembly.rooms import Rooms
 from guanaco_server.characters import api as characters_api
 from guanaco_server.chat import api as chat_api
-from guanaco_server.chat.gateway.routes import ChatGateway, reply_routes
+from guanaco_server.chat.gateway.routes import ChatGateway, ReplyRoute, reply_routes
 from guanaco_server.compat import api as compat_api
 from guanaco_server.competitions import api as competitions_api
 from guanaco_server.costs import api as costs_api
@@ -108,12 +107,12 @@ def create_app(platform: Platform, *, heartbeat_s: float = HEARTBEAT_S) -> FastA
     app.share = FairShare(forms, platform.metrics, lambda: platform.database.is_writing)
     if platform.settings.role == "worker":
         _include_operations(app, platform)
-        _describe(app, (), forms)
+        _describe(app, platform, (), forms)
     else:
-        further = _install_gateway(app, platform, forms, heartbeat_s)
+        answered = _install_gateway(app, platform, forms, heartbeat_s)
         _include_operations(app, platform)
         _include_routes(app, platform.rooms)
-        _describe(app, further, forms)
+        _describe(app, platform, answered, forms)
     return app
 
 
@@ -157,8 +156,8 @@ class GatewayedApp(FastAPI):
 
 def _install_gateway(
     app: GatewayedApp, platform: Platform, forms: http_errors.ErrorForms, heartbeat_s: float
-) -> list[APIRoute]:
-    """Put the routes that answer with a reply in front of the framework. Returns what describes them."""
+) -> tuple[ReplyRoute, ...]:
+    """Put the routes that answer with a reply in front of the framework, and return them."""
     rooms = platform.rooms
     routes = (
         *reply_routes(
@@ -191,7 +190,7 @@ def _install_gateway(
         forms,
     )
     app.gateway = _open_to_browsers(answered_once, platform.settings)
-    return [route.described(rooms.accounts.auth) for route in routes]
+    return routes
 
 
 def _open_to_browsers(app: ASGIApp, settings: Settings) -> ASGIApp:
@@ -221,11 +220,17 @@ def _open_to_browsers(app: ASGIApp, settings: Settings) -> ASGIApp:
     )
 
 
-def _describe(app: FastAPI, further: Sequence[APIRoute], forms: http_errors.ErrorForms) -> None:
-    """Have the app write its OpenAPI document, once, of its own routes and of those that the gateway answers."""
+def _describe(
+    app: FastAPI,
+    platform: Platform,
+    answered: Sequence[ReplyRoute],
+    forms: http_errors.ErrorForms,
+) -> None:
+    """Have the app write its OpenAPI document, once it is asked for, of its own routes and of those that the gateway answers."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
+            further = [route.described(platform.rooms.accounts.auth) for route in answered]
             app.openapi_schema = write_document(
                 app, [*app.routes, *further], forms, description=DESCRIPTION, tags=TAGS
             )

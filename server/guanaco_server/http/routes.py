@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from functools import cache
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response, params  # noqa: TID251 - others take Routes
@@ -28,7 +29,7 @@ class LateRoute(APIRoute):
         self.endpoint = endpoint
         self.name = options.get("name") or endpoint.__name__
         self.methods = {method.upper() for method in options.get("methods") or ("GET",)}
-        self.path_regex, self.path_format, self.param_convertors = compile_path(path)
+        self.path_regex, self.path_format, self.param_convertors = _compiled(path)
         self._options: dict[str, Any] | None = options
 
     def depend_on(self, dependencies: Sequence[params.Depends]) -> None:
@@ -60,6 +61,12 @@ class LateRoute(APIRoute):
             if name not in self.__dict__:
                 raise AttributeError(name)
             return self.__dict__[name]
+
+
+@cache
+def _compiled(path: str) -> tuple[Any, str, dict[str, Any]]:
+    """Compile a path's expression, once in a process: an app's routes are made of the same paths as another's."""
+    return compile_path(path)
 
 
 class Routes(APIRouter):
