@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from statistics import pstdev
 
+import numpy as np
+
 from benchmarks.settling_duels import (
     FLOOR,
     MOST_DUELS,
@@ -24,10 +26,17 @@ from benchmarks.settling_duels import (
 )
 from guanaco_server.simulation.duels import NORMAL, DuelPlan, PlainDuelCounter, Users, duel_season
 from guanaco_server.statistics.duel_decisions import DuelCount
-from guanaco_server.statistics.duel_strengths import NO_DUEL, PairCounts, leader_of
+from guanaco_server.statistics.duel_strengths import (
+    NO_DUEL,
+    PairCounts,
+    leader_of,
+    results_of,
+    strengths_of,
+)
 from guanaco_server.statistics.strength_prior import (
     StrengthPrior,
     chance_within_by_duels,
+    dependence_of,
     fit_strength_prior,
 )
 
@@ -62,11 +71,13 @@ class _WatchedCounter(PlainDuelCounter):
         super().__init__()
         self._within, self._priors = within, priors
         self._duels = 0
+        self._votes: list[tuple[int, int, int, float]] = []
         self.claims: dict[str, tuple[int, str]] = {}
 
     def add(self, user: int, first: str, second: str, worth: float) -> None:
         super().add(user, first, second, worth)
         self._duels += 1
+        self._votes.append((user, int(first[-2:]), int(second[-2:]), worth))
 
     def by_pair(self) -> PairCounts:
         counts = super().by_pair()
@@ -74,12 +85,23 @@ class _WatchedCounter(PlainDuelCounter):
         leader = leader_of(names, counts)
         if leader is not None and len(names) == SUBMISSIONS:
             others = [name for name in names if name != leader]
+            dependence = self._dependence(names, counts, leader)
             for prior, spread in self._priors.items():
                 if prior not in self.claims:
-                    found = chance_within_by_duels(leader, others, counts, self._within, spread)
+                    found = chance_within_by_duels(
+                        leader, others, counts, self._within, spread, dependence
+                    )
                     if found >= CLAIMED:
                         self.claims[prior] = (self._duels, leader)
         return counts
+
+    def _dependence(self, names: list[str], counts: PairCounts, leader: str) -> float:
+        strengths = strengths_of(results_of(names, counts))
+        known = np.asarray([strengths[name] for name in names])
+        columns = np.asarray(self._votes)
+        users, first, second = (columns[:, place].astype(np.int64) for place in range(3))
+        expected = 0.5 + (known[first] - known[second]) / 2
+        return dependence_of(users, first, second, columns[:, 3], expected, int(leader[-2:]))
 
 
 def seasons(seed: int, count: int, within: float, world: World) -> list[dict[str, Claim]]:

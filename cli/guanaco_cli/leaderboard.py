@@ -311,8 +311,9 @@ def _votes(pair: StabilityPair) -> str:
     unit = "vote" if pair.votes == 1 else "votes"
     if pair.is_fewest:
         return f"{pair.votes:,} {unit}"
-    duels = f", {pair.duels:,} in duels" if pair.duels else ""
-    return f"{pair.votes:,} {unit}{duels}, or fewer"
+    if not pair.duels:
+        return f"{pair.votes:,} {unit} or fewer"
+    return f"{pair.votes:,} {unit} or fewer, {pair.duels:,} in duels"
 
 
 def print_leaderboard(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 
+import numpy as np
 import pytest
 
 from guanaco_server.statistics.duel_decisions import DuelCount
@@ -13,6 +14,7 @@ from guanaco_server.statistics.strength_prior import (
     WIDE,
     StrengthPrior,
     chance_within_by_duels,
+    dependence_of,
     fit_strength_prior,
 )
 
@@ -81,6 +83,21 @@ def test_prior_is_fitted_to_past_seasons(spread: float) -> None:
     found = fit_strength_prior(past)
     assert found.submissions == 90
     assert found.spread == pytest.approx(spread, rel=0.25)
+
+
+def test_users_with_tastes_make_their_duels_tell_less() -> None:
+    rng = np.random.default_rng(4)
+    users = np.repeat(np.arange(300), 5)
+    first, second = np.zeros(1_500, dtype=np.int64), np.tile(np.arange(1, 6), 300)
+    for taste, low, high in ((0.0, 1.0, 1.3), (2.0, 2.0, 5.0)):
+        chances = 1 / (1 + np.exp(-taste * np.repeat(rng.standard_normal(300), 5)))
+        worths = (rng.random(1_500) < chances).astype(np.float64)
+        found = dependence_of(users, first, second, worths, np.full(1_500, 0.5), 0)
+        assert low <= found <= high
+    fewer = chance_within_by_duels(
+        "a", ("b",), {("a", "b"): DuelCount(60, 0, 40)}, MARGIN, StrengthPrior(0.5), 4.0
+    )
+    assert fewer < chance({("a", "b"): DuelCount(60, 0, 40)})
 
 
 def test_too_few_past_duels_leave_a_wide_prior() -> None:

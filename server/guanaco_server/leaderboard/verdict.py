@@ -312,7 +312,14 @@ def _by_duels(
         )
         pairs.append(VerdictPair(submission_id=name, state=_state(found), votes=found.votes))
     beside = others if only is not None else field.live - {leader} or others
-    chance = chance_within_by_duels(leader, beside, counts, competition.assignment.within, prior)
+    chance = chance_within_by_duels(
+        leader,
+        beside,
+        counts,
+        competition.assignment.within,
+        prior,
+        duels.dependence(strengths, leader),
+    )
     return _verdict(competition, leader, pairs, now).model_copy(
         update={
             "chance": chance,

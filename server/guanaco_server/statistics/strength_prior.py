@@ -8,14 +8,17 @@ mode (Laplace), and
     P(leader within the margin of the best) = P(θ_other - θ_leader <= log((1/2 + margin) / (1/2 - margin)) for each other one)
 
 as the share of draws from it, always the same ones. The deviation of the prior is the one under which the duels of past seasons are most
-likely. Unlike the evidence of duel_decisions.py this claim depends on the prior, and takes the duels for independent of each other.
+likely. Unlike the evidence of duel_decisions.py this claim depends on the prior.
+
+Duels of one user depend on each other where users have tastes. By how much is measured: the squares of the users' scores (what their duels were worth less what was
+expected, summed by submission), as many times as great as the squares of single duels' scores (a design effect; L. Kish, *Survey Sampling*, 1965). So many times less do duels count.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
+    Codes = NDArray[np.int64]
 
 WIDE = 1.0  # without past seasons; the chances to be preferred to an average one lie between 12 and 88 % in 95 % of cases
 FEWEST_SUBMISSIONS = 10  # whose strengths say how strengths are spread
@@ -80,7 +84,12 @@ def fit_strength_prior(past: Sequence[PairCounts]) -> StrengthPrior:
 
 
 def chance_within_by_duels(
-    leader: str, others: Collection[str], counts: PairCounts, margin: float, prior: StrengthPrior
+    leader: str,
+    others: Collection[str],
+    counts: PairCounts,
+    margin: float,
+    prior: StrengthPrior,
+    dependence: float = 1.0,
 ) -> float:
     """Return the posterior probability that the leader is at most the margin worse than the best of the others.
 
@@ -90,11 +99,13 @@ def chance_within_by_duels(
         counts: All duels that count, also those of others.
         margin: By how much less than a half the chance to be preferred may be.
         prior: The prior.
+        dependence: How many times less the duels tell than independent ones (``dependence_of``).
     """
     import numpy as np
 
     names = sorted(_names(counts) | {leader, *others})
-    found = _posterior(_columns(names, counts), prior.spread)
+    duels = _columns(names, counts)
+    found = _posterior(replace(duels, decided=duels.decided * dependence), prior.spread)
     places = {name: place for place, name in enumerate(names)}
     mine = places[leader]
     theirs = np.asarray([places[name] for name in sorted(others)], dtype=np.int64)
@@ -111,6 +122,35 @@ def chance_within_by_duels(
     factor = np.linalg.cholesky(across[np.ix_(near, near)] + 1e-12 * np.eye(len(near)))
     drawn = _draws(len(near)) @ factor.T + gap[near]
     return float((drawn <= allowed).all(axis=1).mean())
+
+
+def dependence_of(
+    users: Codes, first: Codes, second: Codes, worths: Floats, expected: Floats, leader: int
+) -> float:
+    """Return how many times less these duels tell than independent ones would, at least 1.
+
+    Args:
+        users: The user of each duel, as a number.
+        first: A submission, as a number from 0.
+        second: Its rival.
+        worths: 1 where the first was preferred, 0 where the second was, a half otherwise.
+        expected: What the strengths of both lead one to expect.
+        leader: The submission that the claim is about. It is in most duels, so its own scores are looked at too, and the greater answer counts.
+    """
+    import numpy as np
+
+    surprise = worths - expected
+    scores = np.concatenate([surprise, -surprise])
+    submissions = np.concatenate([first, second])
+    cells = np.concatenate([users, users]) * (int(submissions.max(initial=0)) + 1) + submissions
+    found = 1.0
+    for places in (slice(None), submissions == leader):
+        alone = float(scores[places] @ scores[places])
+        _, which = np.unique(cells[places], return_inverse=True)
+        together = np.bincount(which.ravel(), weights=scores[places])
+        if alone:
+            found = max(found, float(together @ together) / alone)
+    return found
 
 
 def _of_known(season: PairCounts) -> dict[tuple[str, str], DuelCount]:

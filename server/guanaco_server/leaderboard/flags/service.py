@@ -48,6 +48,8 @@ class FlagService:
         duels: bool | None = None,
     ) -> list[VoteFlag]:
         """Return the newest first: of ratings, of duels, or of both."""
+        if competition is not None:
+            await self._competitions.find(competition)
         async with self._database.read() as session:
             rows = await queries.newest(session, competition, submission_id, limit, duels)
             return [_read(row) for row in rows]

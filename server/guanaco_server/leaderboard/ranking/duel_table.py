@@ -46,6 +46,7 @@ from guanaco_server.leaderboard.ranking.rules import Fit, VotesByUser
 from guanaco_server.leaderboard.ranking.style import Style
 from guanaco_server.statistics.duel_decisions import COUNTED_PER_USER
 from guanaco_server.statistics.duel_strengths import PairCounts
+from guanaco_server.statistics.strength_prior import dependence_of
 from guanaco_server.statistics.votes import VoteCount
 
 if TYPE_CHECKING:
@@ -100,23 +101,47 @@ class DuelVotes:
 
         if self.rows is None:
             return {}
-        rows = self.rows[np.argsort(self.rows["at"], kind="stable")]
-        place = np.empty(len(self.submissions), dtype=np.int64)
-        names = sorted(range(len(place)), key=self.submissions.__getitem__)
-        place[names] = range(len(place))
+        size = len(self.submissions)
+        rows = self._tested()
+        place = np.empty(size, dtype=np.int64)
+        names = sorted(range(size), key=self.submissions.__getitem__)
+        place[names] = range(size)
         a, b = place[rows["a"]], place[rows["b"]]
-        pairs = np.minimum(a, b) * len(place) + np.maximum(a, b)
-        counts = _number_within(rows["user"] * np.int64(len(place) ** 2) + pairs) < COUNTED_PER_USER
+        pairs = np.minimum(a, b) * size + np.maximum(a, b)
         is_turned = (a > b) & (rows["outcome"] != BAD)
         outcomes = np.where(is_turned, WON - rows["outcome"], rows["outcome"])
-        cells = np.bincount(pairs[counts] * len(KINDS) + outcomes[counts])
+        cells = np.bincount(pairs * len(KINDS) + outcomes)
         found: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
         for cell in np.flatnonzero(cells).tolist():
             pair, outcome = divmod(cell, len(KINDS))
-            one, other = divmod(pair, len(place))
+            one, other = divmod(pair, size)
             sides = self.submissions[names[one]], self.submissions[names[other]]
             found[sides][KINDS[outcome]] = int(cells[cell])
         return {sides: PairResults(**held) for sides, held in found.items()}
+
+    def dependence(self, strengths: Mapping[str, float], leader: str) -> float:
+        """Return how many times less the duels that the verdict tests tell of a leader than independent ones; ``strengths`` are in wins less losses."""
+        import numpy as np
+
+        if not self.total:
+            return 1.0
+        rows = self._tested()
+        known = np.asarray([strengths.get(name, 0.0) for name in self.submissions])
+        first, second = rows["a"].astype(np.int64), rows["b"].astype(np.int64)
+        worths = np.where(rows["outcome"] == BAD, HALF, rows["outcome"]) / WON
+        expected = 0.5 + (known[first] - known[second]) / 2
+        users, place = rows["user"].astype(np.int64), self.submissions.index(leader)
+        return dependence_of(users, first, second, worths, expected, place)
+
+    def _tested(self) -> Rows:
+        """Return the first duels of each user on each pair, in the order of their first votes."""
+        import numpy as np
+
+        assert self.rows is not None, "there are duels"
+        rows = self.rows[np.argsort(self.rows["at"], kind="stable")]
+        size = np.int64(len(self.submissions))
+        pairs = np.minimum(rows["a"], rows["b"]) * size + np.maximum(rows["a"], rows["b"])
+        return rows[_number_within(rows["user"] * size**2 + pairs) < COUNTED_PER_USER]
 
     def by_breadth(self) -> dict[tuple[str, bool], VoteCount]:
         """Count wins and losses by submission, and whether the user had duels without it too.
