@@ -9,7 +9,7 @@ from pathlib import Path
 import aiosqlite
 import pytest
 
-from guanaco_server.database.sqlite_connection import connect
+from guanaco_server.database.sqlite_connection import ResultConnection, connect
 
 
 async def test_a_statement_with_its_rows_is_one_trip(
@@ -24,7 +24,7 @@ async def test_a_statement_with_its_rows_is_one_trip(
         return await execute(self, *work)
 
     monkeypatch.setattr(aiosqlite.Connection, "_execute", counted)
-    connection = await connect(str(tmp_path / "one.db"))
+    connection = await connect(str(tmp_path / "one.db"), isolation_level=None)
     async with connection.cursor() as cursor:
         await cursor.execute("CREATE TABLE t (n INTEGER)")
         await cursor.executemany("INSERT INTO t VALUES (?)", [(1,), (2,), (3,)])
@@ -35,17 +35,39 @@ async def test_a_statement_with_its_rows_is_one_trip(
         assert await cursor.fetchmany(1) == [(2,)]
         assert list(await cursor.fetchall()) == [(3,)]
     assert trips == 3
+
+    def add(inside: ResultConnection) -> int:
+        inside.execute("INSERT INTO t VALUES (4)")
+        return int(inside.execute("SELECT count(*) FROM t").fetchall().rows[0][0])
+
+    trips = 0
+    assert await connection.transact(add) == 4
+    assert trips == 1, "a whole transaction too"
     await connection.rollback()
     await connection.close()
 
 
 async def test_what_a_statement_fails_with_is_raised(tmp_path: Path) -> None:
-    connection = await connect(str(tmp_path / "one.db"))
+    connection = await connect(str(tmp_path / "one.db"), isolation_level=None)
     async with connection.cursor() as cursor:
         with pytest.raises(sqlite3.OperationalError, match="no such table"):
             await cursor.execute("SELECT n FROM t")
         await cursor.execute("SELECT 1")
         assert await cursor.fetchone() == (1,)
+    await connection.close()
+
+
+async def test_a_transaction_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    connection = await connect(str(tmp_path / "one.db"), isolation_level=None)
+    await connection.run("CREATE TABLE t (n INTEGER)", ())
+
+    def fail(inside: ResultConnection) -> None:
+        inside.execute("INSERT INTO t VALUES (1)")
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await connection.transact(fail)
+    assert list((await connection.run("SELECT n FROM t", ())).rows) == []
     await connection.close()
 
 
