@@ -124,11 +124,9 @@ class Background:
             )
 
     def __enter__(self) -> Path:
-        deadline = time.monotonic() + COMMAND_S
         while self._ready not in self._log.read_text():
             assert self._process.poll() is None, self._log.read_text()
-            assert time.monotonic() < deadline, self._log.read_text()
-            time.sleep(0.05)
+            time.sleep(0.05)  # the suite's limit ends what never comes
         return self._log
 
     def __exit__(self, *_: object) -> None:

@@ -53,9 +53,8 @@ class Running:
 
 
 def _until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    """Wait; the suite's limit ends what never comes."""
     while not holds():
-        assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
