@@ -140,7 +140,7 @@ class FeedbackMethods:
             The cursor that later leads to what is new.
 
         Raises:
-            InvalidInput: The file's name does not say which format it is, or a filter makes no sense.
+            InvalidInput: The file cannot be written or its name does not say which format it is, or a filter makes no sense.
             SubmissionNotFound: There is no such submission, or it is another developer's.
         """
         request = _export(submission_id, path, format, cursor, filters)
@@ -229,7 +229,7 @@ class AsyncFeedbackMethods:
             The cursor that later leads to what is new.
 
         Raises:
-            InvalidInput: The file's name does not say which format it is, or a filter makes no sense.
+            InvalidInput: The file cannot be written or its name does not say which format it is, or a filter makes no sense.
             SubmissionNotFound: There is no such submission, or it is another developer's.
         """
         request = _export(submission_id, path, format, cursor, filters)
@@ -247,12 +247,19 @@ class _atomic_file:  # noqa: N801 - used like a function
     def __enter__(self) -> Path:
         return self._unfinished
 
-    def __exit__(self, kind: type[BaseException] | None, *_rest: object) -> None:
-        if kind is None:
-            self._unfinished.replace(self._path)
-        else:
-            with suppress(FileNotFoundError):
-                self._unfinished.unlink()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _trace: object
+    ) -> None:
+        try:
+            if error is None:
+                self._unfinished.replace(self._path)
+                return
+        except OSError as refused:
+            error = refused
+        with suppress(OSError):
+            self._unfinished.unlink()
+        if isinstance(error, OSError):
+            raise InvalidInput(f"{self._path} cannot be written: {error.strerror}.") from None
 
 
 def _export(

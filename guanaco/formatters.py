@@ -99,7 +99,7 @@ def _bytes(path: Path) -> bytes:
     except FileNotFoundError:
         raise InvalidFormatter(
             f"There is no prompt formatter {path}: neither a preset nor a file.",
-            hint=f"The presets are {', '.join(PRESETS)}; {CHAT_TEMPLATE} is the model's own.",
+            hint=f"The presets are {', '.join(PRESETS)}, each a set of five templates; {CHAT_TEMPLATE} is the model's own.",
         ) from None
     except OSError as error:
         raise InvalidFormatter(f"{path} cannot be read: {error.strerror}.") from None

@@ -70,3 +70,8 @@ def _unknown_member(kind: type[OpenEnum], text: str) -> OpenEnum:
     member._name_ = UNKNOWN
     member._value_ = text
     return member
+
+
+def spoken(word: str) -> str:
+    """Write a value as people say it: ``torn_down`` as ``torn down``."""
+    return word.replace("_", " ")

@@ -24,7 +24,7 @@ from guanaco.errors.validation import one_sentence
 from guanaco.forms import OneLine, Repo, Revision
 from guanaco.parameters import GenerationParams
 from guanaco.submissions import Status, Submission, SubmissionKind, SubmissionRequest
-from guanaco.yaml_files import parse_yaml
+from guanaco.yaml_files import RepeatedKey, parse_yaml
 
 if TYPE_CHECKING:
     from guanaco.prompts import Prompt
@@ -231,6 +231,8 @@ def load_sweep(file: str | Path) -> SweepRequest:
         raise InvalidInput(f"{path}: {one_sentence(error)}") from None
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}.") from None
+    except RepeatedKey as error:
+        raise InvalidInput(f"{path}: {error}.") from None
     except (ValueError, RecursionError):
         raise InvalidInput(f"{path} is neither YAML nor JSON.") from None
     try:

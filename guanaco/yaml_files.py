@@ -7,6 +7,13 @@ from typing import Any
 MAX_DEPTH = 16
 
 
+class RepeatedKey(ValueError):
+    """A mapping has a key twice, so one of the two values would be lost."""
+
+    def __init__(self, key: str, line: int) -> None:
+        super().__init__(f"line {line} repeats the key {key[:80]!r}")
+
+
 def parse_yaml(text: str | bytes, *, is_plain: bool = False) -> Any:
     """Parse YAML.
 
@@ -15,6 +22,7 @@ def parse_yaml(text: str | bytes, *, is_plain: bool = False) -> Any:
         is_plain: Whether aliases, a few lines of which can stand for gigabytes, and depths that take quadratic time are refused.
 
     Raises:
+        RepeatedKey: A mapping has a key twice.
         ValueError: The text is no such YAML; the message says why.
     """
     import yaml
@@ -22,7 +30,12 @@ def parse_yaml(text: str | bytes, *, is_plain: bool = False) -> Any:
     try:
         if is_plain:
             _require_plain(text)
-        return yaml.safe_load(text)
+        loader = yaml.SafeLoader(text)
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        _require_single_keys(root)
+        return loader.construct_document(root)
     except ValueError:
         raise
     except yaml.YAMLError as error:
@@ -30,6 +43,26 @@ def parse_yaml(text: str | bytes, *, is_plain: bool = False) -> Any:
     except (KeyError, IndexError, AttributeError, OverflowError, RecursionError):
         # PyYAML's own: `!!bool maybe`, `!!int ''`, `!!timestamp soon`, `1:1:…:1.5`
         raise ValueError("it has a value that is not of its type") from None
+
+
+def _require_single_keys(root: Any) -> None:
+    import yaml
+
+    waiting, seen = [root], set[int]()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:  # an alias
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            waiting += node.value
+        elif isinstance(node, yaml.MappingNode):
+            keys = set[str]()
+            for key, value in node.value:
+                waiting.append(value)
+                if isinstance(key, yaml.ScalarNode) and key.value in keys:
+                    raise RepeatedKey(key.value, key.start_mark.line + 1)
+                keys.add(str(key.value))
 
 
 def _require_plain(text: str | bytes) -> None:

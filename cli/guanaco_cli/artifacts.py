@@ -96,7 +96,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:  # noqa: BLE001  # the last resort: a sentence instead of a traceback
-        sys.exit(report(error))
+        sys.exit(report(error, app, sys.argv[1:]))
 
 
 def _verifier(data_dir: Path | None) -> ArtifactVerifier:

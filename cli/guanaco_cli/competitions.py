@@ -257,6 +257,9 @@ def patterns(
             for one in found
         ],
     )
+    if not found:
+        votes = "vote on a battle" if duels else "vote"
+        console.say(f"None: the competition {competition} has no {votes} to compare yet.")
 
 
 @votes_app.command(epilog="Example: guanaco votes allow fb_2a71c0de")

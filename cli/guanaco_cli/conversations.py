@@ -395,7 +395,7 @@ def note(
     if as_json:
         console.json(changed)
     else:
-        console.say(f"{len(changed.metadata)} notes.")
+        console.say(f"{words.counted(len(changed.metadata), 'note')}.")
 
 
 @app.command(epilog="Example: guanaco conversations delete conv_… --yes")
@@ -471,12 +471,14 @@ def _read_history(file: Path) -> tuple[list[Turn], Bot | None]:
 
     from guanaco.chat import Bot, Turn
     from guanaco.errors.validation import one_sentence
-    from guanaco.yaml_files import parse_yaml
+    from guanaco.yaml_files import RepeatedKey, parse_yaml
 
     try:
         data = parse_yaml(file.read_text())
     except OSError as error:
         raise InvalidInput(f"{file} cannot be read: {error.strerror}.") from None
+    except RepeatedKey as error:
+        raise InvalidInput(f"{file}: {error}.") from None
     except (ValueError, RecursionError):
         raise InvalidInput(f"{file} is neither YAML nor JSON.") from None
     bot = None

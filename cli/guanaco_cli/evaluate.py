@@ -60,7 +60,9 @@ def read_figures(client: Client, submission_id: str) -> Figures:
 
 def print_figures(figures: Figures) -> None:
     submission = figures.submission
-    console.line(f"{submission.id} is {submission.status}: {submission.name}, {submission.repo}")
+    console.line(
+        f"{submission.id} is {words.spoken(submission.status)}: {submission.name}, {submission.repo}"
+    )
     rows = [*_votes(figures), *_behaviour(figures.metrics), *_speed(figures), *_cost(figures.cost)]
     console.table(("", "value>", "95 % interval>"), [row for row in rows if row[1]])
     if not figures.metrics.feedback_count:

@@ -3,28 +3,49 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import typer
 
 from guanaco.errors import GuanacoError, InvalidFormatter, InvalidInput, InvalidSettings
 from guanaco_cli.console import console
-from guanaco_cli.parameters import option_of
+from guanaco_cli.parameters import options_by_field
 
 FAILED, WRONG_USE = 1, 2
 WRONG_USE_ERRORS = (InvalidInput, InvalidFormatter, InvalidSettings)  # these, not their subclasses
 
 
-def report(error: Exception) -> int:
-    """Say on stderr what happened, and return the exit status."""
+FIELDS = {"alias": "name", "environment": "env", "metadata": "notes", "user_id": "user"}
+"""Fields of requests whose option or argument has another name."""
+
+PLACES = re.compile(r"(?:^|(?<=; )|(?<=\. ))[a-z_]+(?:\.\w+)*(?=: )")
+WITHIN = re.compile(r"\b(?:params\.)?([a-z]+(?:_[a-z]+)+)\b")
+
+
+def report(error: Exception, app: typer.Typer, arguments: Sequence[str] = ()) -> int:
+    """Say on stderr what happened, and return the exit status.
+
+    Args:
+        error: What a command has raised.
+        app: The commands, of which the one that ran tells how it calls what is wrong.
+        arguments: What was typed.
+    """
     if os.environ.get("GUANACO_DEBUG"):
         traceback.print_exception(error)
     if isinstance(error, GuanacoError):
-        console.failure(error)
+        console.error(*_with_options(error, app, arguments))
         return WRONG_USE if type(error) in WRONG_USE_ERRORS else FAILED
     if _is_validation_error(error):
-        for sentence in _wrong_options(error):
+        for sentence in _wrong_options(error, _spellings(app, arguments)):
             console.error(sentence)
         return WRONG_USE
+    if isinstance(error, OSError) and error.filename is not None:
+        console.error(f"{error.filename}: {error.strerror}.")
+        return FAILED
     console.error(
         f"Something unexpected happened: {type(error).__name__}: {error}",
         "GUANACO_DEBUG=1 shows where; please report it.",
@@ -37,18 +58,53 @@ def _is_validation_error(error: Exception) -> bool:
     return pydantic is not None and isinstance(error, pydantic.ValidationError)
 
 
-def _wrong_options(error: Exception) -> list[str]:
+def _with_options(
+    error: GuanacoError, app: typer.Typer, arguments: Sequence[str]
+) -> tuple[str, str | None]:
+    """Return detail and hint, with options and arguments in the place of a request's fields: ``--tag`` for ``tag.0``."""
+    if not isinstance(error, InvalidInput):
+        return error.detail, error.hint
+    names = _spellings(app, arguments)
+    detail = PLACES.sub(lambda found: _spelled(found[0], names) or found[0], error.detail)
+    return _name_options(detail, names), error.hint and _name_options(error.hint, names)
+
+
+def _wrong_options(error: Exception, names: dict[str, str]) -> list[str]:
     from pydantic import ValidationError
 
     from guanaco.errors.validation import problems_of
 
     assert isinstance(error, ValidationError)
-    return [_wrong_option(place, text) for place, text in problems_of(error)]
+    problems = [(place, _name_options(text, names)) for place, text in problems_of(error)]
+    return [
+        f"{_spelled(place, names) or place}: {text}" if place else text for place, text in problems
+    ]
 
 
-def _wrong_option(place: str, text: str) -> str:
-    names = [part for part in place.split(".") if not part.isdigit()]
-    if not names:
-        return text
-    name = names[-1]
-    return f"{'REPO' if name == 'repo' else option_of(name)}: {text}"
+def _name_options(text: str, names: dict[str, str]) -> str:
+    return WITHIN.sub(lambda found: names.get(found[1], found[0]), text)
+
+
+def _spelled(place: str, names: dict[str, str]) -> str | None:
+    """Return how the command calls a place in a request: its innermost part that the command knows."""
+    for part in reversed(place.split(".")):
+        for name in (FIELDS.get(part, part), part.removesuffix("s")):
+            if name in names:
+                return names[name]
+    return None
+
+
+def _spellings(app: typer.Typer, arguments: Sequence[str]) -> dict[str, str]:
+    """Return the options and arguments of the command that was typed, by the names of the fields that they set."""
+    command: Any = typer.main.get_command(app)
+    for word in arguments:
+        command = getattr(command, "commands", {}).get(word, command)
+    names = options_by_field(command)
+    for param in command.params:
+        if param.param_type_name == "argument":
+            shown = (param.metavar or param.name.upper()).strip("[].…")
+            names |= {param.name: shown, shown.lower(): shown}
+        else:
+            shown = max(param.opts, key=len)
+            names |= {param.name: shown, shown.removeprefix("--").replace("-", "_"): shown}
+    return names

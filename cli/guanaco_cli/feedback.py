@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -29,11 +30,24 @@ app = typer.Typer()
 
 TIME_FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]
 
+
+def _read_time(text: str) -> datetime:
+    """Read a time; without a time zone it is this machine's."""
+    for each in TIME_FORMATS:
+        with suppress(ValueError, OverflowError):
+            return datetime.strptime(text, each).astimezone()
+    raise typer.BadParameter(
+        f"{text[:40]!r} is no time. Write it like 2026-11-01, 2026-11-01T09:30:00 or 2026-11-01T09:30:00+01:00."
+    )
+
+
 Since = Annotated[
-    datetime | None, typer.Option(formats=TIME_FORMATS, help="Rated then or later; local time.")
+    datetime | None,
+    typer.Option(parser=_read_time, metavar="TIME", help="Rated then or later; local time."),
 ]
 Until = Annotated[
-    datetime | None, typer.Option(formats=TIME_FORMATS, help="Rated before; local time.")
+    datetime | None,
+    typer.Option(parser=_read_time, metavar="TIME", help="Rated before; local time."),
 ]
 Rating = Annotated[Literal["up", "down"] | None, typer.Option(help="Only these thumbs.")]
 Search = Annotated[
@@ -86,8 +100,8 @@ def feedback(
         "search": search,
         "bot": bot,
         "user": user,
-        "since": _local(since),
-        "until": _local(until),
+        "since": since,
+        "until": until,
         "min_length": min_length,
         "max_length": max_length,
     }
@@ -125,11 +139,6 @@ def _nothing(filters: Filters, is_new: bool) -> str:
     if given:
         return f"No rating matches {' '.join(given)}{' since the last time' if is_new else ''}."
     return "No new ratings since the last time." if is_new else "None yet."
-
-
-def _local(moment: datetime | None) -> datetime | None:
-    """Read a time; without a time zone it is this machine's."""
-    return moment.astimezone() if moment is not None else None
 
 
 def _walk(

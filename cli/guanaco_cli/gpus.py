@@ -125,7 +125,8 @@ def _print_recipe(status: RecipeStatus) -> None:
         (label, served.get(label, ""), _format_value(wanted.get(OVERRIDES.get(label, label))))
         for label in LABELS
     ]
-    console.table(("", "served", "set by an admin"), rows)
+    if rows := [row for row in rows if any(row[1:])]:
+        console.table(("", "served", "set by an admin"), rows)
     if status.served is None:
         console.say("It is not served on GPUs now.")
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from guanaco.errors import NotFound
 from guanaco.verdicts import asked_words, chance_words, headline, pair_words
 from guanaco_cli import words
 from guanaco_cli.connection import connect
@@ -149,15 +150,18 @@ def leaderboard(
             watch_leaderboard(fetch, every, sort, is_grouped=is_grouped)
             return
         board = fetch()
+        if not board.rows and sweep is not None:
+            raise NotFound(
+                f"No variant of {sweep} is in the competition {board.competition}.",
+                hint="`guanaco sweep list` lists your sweeps.",
+            )
         is_ranked = sort == "rank" and bool(board.rows) and not as_json and sweep is None
         found = _verdict_on(client, competition) if is_ranked else None
     if as_json:
         console.json(board)
     else:
         print_leaderboard(board, sort=sort, is_grouped=is_grouped)
-        if not board.rows and sweep is not None:
-            console.say(f"No variant of {sweep} is in the competition {board.competition}.")
-        elif not board.rows:
+        if not board.rows:
             console.say(f"Nothing has entered the competition {board.competition} yet.")
         elif found is not None:
             console.say(headline(found))
@@ -173,7 +177,7 @@ def _of_sweep(board: Leaderboard, sweep: str | None) -> Leaderboard:
 
 def _verdict_on(client: Client, competition: str) -> LeaderboardVerdict | None:
     """Read the verdict; None from a platform of an older version, or by a rule that it does not know."""
-    from guanaco.errors import NewerVersionNeeded, NotFound
+    from guanaco.errors import NewerVersionNeeded
 
     try:
         return client.verdict(competition=competition)

@@ -144,5 +144,5 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:  # noqa: BLE001  # the last resort: a sentence instead of a traceback
-        return report(error)
+        return report(error, app, arguments)
     return 0

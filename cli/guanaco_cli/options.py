@@ -160,7 +160,7 @@ def read_request(file: Path, kind: type[Request]) -> Request:
     from pydantic import ValidationError
 
     from guanaco.errors.validation import one_sentence
-    from guanaco.yaml_files import parse_yaml
+    from guanaco.yaml_files import RepeatedKey, parse_yaml
 
     try:
         found = parse_yaml(file.read_text())
@@ -171,5 +171,7 @@ def read_request(file: Path, kind: type[Request]) -> Request:
         raise InvalidInput(f"{file}: {one_sentence(error)}") from None
     except OSError as error:
         raise InvalidInput(f"{file} cannot be read: {error.strerror}.") from None
+    except RepeatedKey as error:
+        raise InvalidInput(f"{file}: {error}.") from None
     except (ValueError, RecursionError):
         raise InvalidInput(f"{file} is neither YAML nor JSON.") from None

@@ -48,12 +48,13 @@ def given_params(context: typer.Context) -> GenerationParams:
     return GenerationParams.model_validate(given)
 
 
-def option_of(name: str) -> str:
-    """Return the option of a generation parameter, or of another field of a submission: ``--top-p``."""
+def options_by_field(command: Any) -> dict[str, str]:
+    """Return the options of the generation parameters, like ``--top-p``, if the command takes them."""
+    if not isinstance(command, ParameterizedCommand):
+        return {}
     from guanaco.parameters import parameters
 
-    options = {one.name: one.option for one in parameters()}
-    return options.get(name, "--" + name.replace("_", "-"))
+    return {one.name: one.option for one in parameters()}
 
 
 def _options() -> list[Any]:

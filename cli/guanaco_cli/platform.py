@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from guanaco.errors import InvalidSettings
+from guanaco.errors import Conflict, InvalidSettings
 from guanaco_cli.console import BOLD, console
 from guanaco_cli.installation import load_settings, needs_platform, read_settings
 from guanaco_cli.options import AsJson, Config, DataDir, Port
@@ -66,7 +66,7 @@ def first_key(data_dir: DataDir = None, config: Config = None) -> None:
         from guanaco_server import preparation
     created = preparation.first_key(read_settings({"data_dir": data_dir}, config))
     if created is None:
-        raise InvalidSettings(
+        raise Conflict(
             "This database has an admin key already.",
             hint="An admin makes more with `guanaco keys create`.",
         )

@@ -170,14 +170,16 @@ def _say_outcome(submission: Submission) -> None:
         console.error(f"{submission.id} was cancelled.")
     elif submission.status.is_unknown:
         console.error(
-            f"{submission.id} is {submission.status}, which this version of guanaco does not know.",
+            f"{submission.id} is {words.spoken(submission.status)}, which this version of guanaco does not know.",
             "Upgrade it: pip install --upgrade guanaco-platform",
         )
     elif submission.status.is_in_progress:
-        console.say(f"It is {submission.status}. `guanaco logs -f {submission.id}` follows it.")
+        console.say(
+            f"It is {words.spoken(submission.status)}. `guanaco logs -f {submission.id}` follows it."
+        )
         return
     else:
-        console.say(f"{submission.id} is {submission.status}.", style=GREEN)
+        console.say(f"{submission.id} is {words.spoken(submission.status)}.", style=GREEN)
         return
     raise typer.Exit(1)
 

@@ -46,7 +46,7 @@ def render(
         ),
     ] = None,
     turns: Annotated[
-        int, typer.Option(min=1, max=1_000, help="The bot of the sample conversation.")
+        int, typer.Option(min=1, max=1_000, help="Turns of the sample conversation.")
     ] = 5,
     max_input_tokens: Annotated[
         int | None, typer.Option(help="As of a submission.", show_default=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import typer
 from typer.core import TyperGroup
 
 SECTIONS: dict[str, tuple[str, ...]] = {
@@ -37,6 +38,13 @@ class SectionedGroup(TyperGroup):
         command = super().get_command(ctx, cmd_name)
         name_plainly(command)
         return command
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")  # pydantic's, in new Typers
+            raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         shown = {

@@ -369,4 +369,4 @@ def _print_status(submission: Submission, as_json: bool) -> None:
     if as_json:
         console.json(submission)
     else:
-        console.say(f"{submission.id} is {submission.status}.")
+        console.say(f"{submission.id} is {words.spoken(submission.status)}.")

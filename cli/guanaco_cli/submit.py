@@ -169,6 +169,8 @@ def reward_of(client: Client, repo: str, reward: str | None, *, is_verbose: bool
     if watched.status is not Status.DEPLOYED:
         if watched.failure is not None:
             explain_failure(watched)
-        console.error(f"Nothing else was submitted: the reward model is {watched.status}.")
+        console.error(
+            f"Nothing else was submitted: the reward model is {words.spoken(watched.status)}."
+        )
         raise typer.Exit(1)
     return watched.id

@@ -90,7 +90,9 @@ def run(
             idempotency_key=uuid.uuid4().hex if again else None,
             hub_token=read_hub_token(hub_token),
         )
-        console.say(f"{sweep.id} has {len(sweep.submissions)} variants of {sweep.repo}.")
+        console.say(
+            f"{sweep.id} has {words.counted(len(sweep.submissions), 'variant')} of {sweep.repo}."
+        )
         if wait:
             sweep = _watch(client, sweep)
     _conclude(sweep, as_json=as_json)
@@ -257,7 +259,7 @@ def _print_variants(request: SweepRequest, *, as_json: bool) -> None:
     )
     engines = engines_of(request)
     server = "one model server" if engines == 1 else f"{engines} model servers"
-    console.say(f"{len(flat)} variants for {server}. Nothing was submitted.")
+    console.say(f"{words.counted(len(flat), 'variant')} for {server}. Nothing was submitted.")
 
 
 def _flat(fields: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from guanaco.open_enum import spoken as spoken
+
 if TYPE_CHECKING:
     from guanaco.submissions import Stage
 
@@ -31,6 +33,11 @@ def count(value: int | None) -> str:
         if value >= limit:
             return f"{value / limit:.1f} {unit}"
     return str(value)
+
+
+def counted(number: int, noun: str) -> str:
+    """Write ``1 note``, ``2 notes``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def size(value: float | None) -> str:

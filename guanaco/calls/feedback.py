@@ -19,6 +19,7 @@ from guanaco.calls.wire import (
     segment,
 )
 from guanaco.errors import InvalidInput
+from guanaco.errors.validation import one_sentence
 from guanaco.feedback import (
     ExportQuery,
     Feedback,
@@ -217,10 +218,7 @@ def _checked(model: type[FeedbackQuery] | type[ExportQuery], query: dict[str, An
     try:
         return model(**query)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        message = str(first["msg"]).removeprefix("Value error, ")
-        raise InvalidInput(f"{place}: {message}." if place else f"{message}.") from None
+        raise InvalidInput(one_sentence(error)) from None
 
 
 def _params(query: FeedbackQuery | ExportQuery) -> dict[str, str]:

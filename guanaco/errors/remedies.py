@@ -25,7 +25,7 @@ REMEDIES: dict[str, Remedy] = {
     ),
     "already_rated": Remedy(
         "The conversation has a rating.",
-        "Change it with PUT within a day, or withdraw it with DELETE.",
+        "Within a day, change it with `PUT` or `guanaco conversations rate --change`, or withdraw it with `DELETE` or `guanaco conversations withdraw`.",
     ),
     "ambiguous_alias": Remedy(
         "Several developers use that alias, and you may see the submissions of all of them.",
@@ -56,7 +56,7 @@ REMEDIES: dict[str, Remedy] = {
     ),
     "battle_not_found": Remedy(
         "The conversation has no battle of that id.",
-        "`GET /conversations/{id}/battles` lists its battles.",
+        "`GET /conversations/{id}/battles` or `guanaco duels list ID` lists its battles.",
     ),
     "battles_off": Remedy(
         "The conversation's competition allows no battles, or the conversation is part of an experiment.",
@@ -96,17 +96,18 @@ REMEDIES: dict[str, Remedy] = {
     ),
     "competition_closed": Remedy(
         "The competition has not begun, is over, or is frozen.",
-        "`GET /competitions` shows when each one runs.",
+        "`GET /competitions` or `guanaco competitions list` shows when each one runs.",
     ),
     "competition_not_found": Remedy(
-        "There is no competition of that id.", "`GET /competitions` lists them."
+        "There is no competition of that id.",
+        "`GET /competitions` or `guanaco competitions list` lists them.",
     ),
     "conflict": Remedy(
         "The present state does not allow the request.", "Read the state again, and decide by it."
     ),
     "consent_required": Remedy(
         "The user has not agreed to talk to an experimental model.",
-        'Ask the user, then send `"consent": true`.',
+        'Ask the user, then send `"consent": true`, or give `--consent`.',
     ),
     "content_check_failed": Remedy(
         "The model is served, but what it says cannot be used: no token, no text, one token again and again, or not a number.",
@@ -169,7 +170,7 @@ REMEDIES: dict[str, Remedy] = {
     ),
     "flag_not_found": Remedy(
         "No rule has left that rating or duel out of the count.",
-        "`GET /votes/flags` lists what was left out.",
+        "`GET /votes/flags` or `guanaco votes flags` lists what was left out.",
     ),
     "forbidden": Remedy(
         "The key is valid, but its role does not allow this.",
@@ -300,7 +301,9 @@ REMEDIES: dict[str, Remedy] = {
         "The platform has no GPU of that type.", "Name one of those in the message."
     ),
     "not_found": Remedy("It does not exist, or you may not see it.", "Check the id and the path."),
-    "not_rated": Remedy("The conversation has no rating.", "POST gives it one."),
+    "not_rated": Remedy(
+        "The conversation has no rating.", "`POST` or `guanaco conversations rate` gives it one."
+    ),
     "nothing_to_continue": Remedy(
         "The conversation's last message is no reply of the model.",
         "Send a message first, or regenerate the reply.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from guanaco.errors.tree import GuanacoError
+from guanaco.open_enum import spoken
 
 
 class InvalidInput(GuanacoError):
@@ -25,7 +26,7 @@ class ConsentRequired(InvalidInput):
     def __init__(self) -> None:
         super().__init__(
             "The user has not consented to talk to an experimental model.",
-            hint="Ask the user first, then send consent: true.",
+            hint='Ask the user first; then give --consent, or send `"consent": true`.',
         )
 
 
@@ -187,7 +188,7 @@ class CompetitionNotFound(NotFound):
 
     def __init__(self, competition_id: str) -> None:
         super().__init__(
-            f"No competition {competition_id}.", hint="GET /api/v1/competitions lists them."
+            f"No competition {competition_id}.", hint="`guanaco competitions list` lists them."
         )
 
 
@@ -214,7 +215,7 @@ class FlagNotFound(NotFound):
     def __init__(self, feedback_id: str) -> None:
         super().__init__(
             f"No rule has left out a rating or duel {feedback_id}.",
-            hint="GET /api/v1/votes/flags lists what was.",
+            hint="`guanaco votes flags` lists what was.",
         )
 
 
@@ -286,7 +287,7 @@ class BattleNotFound(NotFound):
     def __init__(self, battle_id: str) -> None:
         super().__init__(
             f"The conversation has no battle {battle_id}.",
-            hint="GET …/battles lists them.",
+            hint="`guanaco duels list` lists them.",
         )
 
 
@@ -301,7 +302,9 @@ class NotRated(NotFound):
     code = "not_rated"
 
     def __init__(self) -> None:
-        super().__init__("This conversation has no rating.", hint="POST gives it one.")
+        super().__init__(
+            "This conversation has no rating.", hint="`guanaco conversations rate` gives it one."
+        )
 
 
 class AccountNotFound(NotFound):
@@ -354,7 +357,7 @@ class IllegalTransition(Conflict):
 
     def __init__(self, submission_id: str, status: str, wanted: str) -> None:
         super().__init__(
-            f"{submission_id} is {status}, so it cannot become {wanted}.",
+            f"{submission_id} is {spoken(status)}, so it cannot become {spoken(wanted)}.",
             hint=f"`guanaco status {submission_id}` shows where it stands.",
         )
 
@@ -431,7 +434,7 @@ class BattlesOff(Conflict):
     def __init__(self, competition_id: str) -> None:
         super().__init__(
             "This conversation has no battles: its competition does not allow them, or it takes part in an experiment.",
-            hint="Send the message with POST …/messages; an admin allows battles with the competition's `duels.battles`.",
+            hint="Send the message with `guanaco conversations say`; an admin allows battles with the competition's `duels.battles`.",
         )
         self.competition_id = competition_id
 
@@ -442,7 +445,7 @@ class CompetitionClosed(Conflict):
     def __init__(self, competition_id: str) -> None:
         super().__init__(
             f"The competition {competition_id} does not run now.",
-            hint="GET /api/v1/competitions shows their windows.",
+            hint="`guanaco competitions list` shows their windows.",
         )
 
 
@@ -469,7 +472,7 @@ class AlreadyRated(Conflict):
     def __init__(self) -> None:
         super().__init__(
             "This conversation is already rated.",
-            hint="PUT changes its rating within a day of it; DELETE withdraws it.",
+            hint="Within a day, `guanaco conversations rate --change` changes its rating, and `guanaco conversations withdraw` withdraws it.",
         )
 
 
@@ -530,7 +533,7 @@ class ModelNotLive(Conflict):
 
     def __init__(self, submission_id: str, status: str) -> None:
         super().__init__(
-            f"{submission_id} is {status}, so it takes no new conversations.",
+            f"{submission_id} is {spoken(status)}, so it takes no new conversations.",
             hint="Choose one that is deployed, or leave `model` out.",
         )
 
@@ -548,7 +551,9 @@ class CannotDelete(Conflict):
     code = "cannot_delete"
 
     def __init__(self, submission_id: str, status: str, *, was_live: bool) -> None:
-        why = "was live, so it has conversations and ratings" if was_live else f"is {status}"
+        why = (
+            "was live, so it has conversations and ratings" if was_live else f"is {spoken(status)}"
+        )
         super().__init__(
             f"{submission_id} {why}: only what failed or was cancelled before it was live can be deleted.",
             hint=f"`guanaco teardown {submission_id}` stops its model server."

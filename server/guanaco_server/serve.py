@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import resource
@@ -234,6 +235,12 @@ def _patience_s(settings: Settings) -> int:
     return int(settings.reply_timeout_s) if settings.role == "api" else STOP_PATIENCE_S
 
 
+LISTEN_HINTS = {
+    errno.EADDRINUSE: "Another program uses it: choose another --port.",
+    errno.EACCES: "Ports under 1024 need a right of their own: choose another --port.",
+}
+
+
 def _listen(settings: Settings) -> socket.socket:
     listener = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -245,6 +252,6 @@ def _listen(settings: Settings) -> socket.socket:
         listener.close()
         raise InvalidSettings(
             f"Cannot listen on {settings.host}:{settings.port}: {error.strerror}.",
-            hint="Another program may use it: choose another --port.",
+            hint=LISTEN_HINTS.get(error.errno or 0, "Give an address of this machine with --host."),
         ) from None
     return listener

@@ -48,7 +48,7 @@ class Priced(World):
             await self.deployments.withdraw(session, submission_id)
 
     async def spent(self, submission_id: str = ID) -> tuple[float, float]:
-        cost = await self.costs.of_submission(submission_id, "ada")
+        cost = await self.costs.of_submission(submission_id, "ada", self.clock.now())
         return cost.gpu_hours, cost.cost
 
 
@@ -69,8 +69,9 @@ async def test_gpus_cost_from_ready_until_they_are_withdrawn(world: Priced) -> N
     await world.withdraw()
     world.clock.advance(5 * HOUR)
     assert await world.spent() == (4.0, 12.0)
-    cost = await world.costs.of_submission(ID, "ada")
+    cost = await world.costs.of_submission(ID, "ada", datetime(2025, 12, 31, tzinfo=UTC))
     assert (cost.gpus_now, cost.currency) == (0, "USD")
+    assert cost.since == datetime(2025, 12, 31, tzinfo=UTC)
 
 
 async def test_those_that_share_gpus_and_are_idle_pay_equal_parts(world: Priced) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from guanaco.accounts import Role
 from guanaco.competitions import OPEN
-from guanaco.errors import InvalidInput
+from guanaco.errors import Conflict, InvalidInput
 from guanaco.submissions import Outcome, RedeployRequest, Stage
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.specs import deployment_name
@@ -132,7 +132,7 @@ async def test_only_an_adapter_that_is_served_unmerged_is_promoted(
     assert await world.runner.run_next(NEXT) is Step.DONE
     await world.take_over()
     await world.drain()
-    with pytest.raises(InvalidInput, match="merged into its base already"):
+    with pytest.raises(Conflict, match="merged into its base already"):
         await world.submissions.redeploy(world.developer, ID, request=PROMOTE)
     whole = await world.publish(world.developer, "acme-whole_v1")
     with pytest.raises(InvalidInput, match="is no LoRA adapter"):
@@ -142,7 +142,7 @@ async def test_only_an_adapter_that_is_served_unmerged_is_promoted(
     answer: httpx.Response = await http.post(
         f"/submissions/{whole}/redeploy", json={"promote": True}
     )
-    assert answer.status_code == 422, answer.text
+    assert answer.status_code == 409, answer.text
     assert "is not served, so there is nothing to promote" in answer.json()["detail"]
 
 

@@ -77,7 +77,7 @@ async def test_a_deployment_gets_its_recipe_and_the_cluster_its_gpus(
     assert recipe is not None
     assert recipe.gpu_type == "H100"
     world.clock.advance(3_600)
-    assert (await world.costs.of_submission(ID, "ada")).cost == 2.0
+    assert (await world.costs.of_submission(ID, "ada", world.clock.now())).cost == 2.0
 
 
 async def test_an_admin_sets_it_and_the_next_redeploy_follows(

@@ -136,7 +136,7 @@ async def test_what_costs_is_experimented_and_left_out_is_on_pages(world: WebWor
     await a_vote_is_let_in(world, root)
     ada = await signed_in(world, Role.DEVELOPER, "ada")
     page = (await ada.get("/submissions/ada-llama-bard_v1")).text
-    cost = await world.costs.of_submission("ada-llama-bard_v1", "ada")
+    cost = await world.costs.of_submission("ada-llama-bard_v1", "ada", world.clock.now())
     assert f"{cost.cost:,.2f} {cost.currency}" in page
     await the_error_budget_and_alerts_are_shown(world, root)
     for path in ("/admin/costs", "/admin/reliability", "/admin/experiments", "/admin/votes"):

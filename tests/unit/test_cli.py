@@ -175,10 +175,10 @@ def test_ctrl_c_leaves_remote_work_running_and_explains_following(server: Any, c
         (["submit", "a/b", "--stopping-word", "x" * 65], "--stopping-word: "),
         (["submit", "a/b", "--formatter", "nothing"], "neither a preset nor a file"),
         (["submit", "a/b", "--top-k", "many"], "--top-k"),
-        (["submit", "a/b", "--reward", "r_v1"], "params.best_of must be 2 or more"),
+        (["submit", "a/b", "--reward", "r_v1"], "error: A reward model picks among candidates: --best-of must be 2 or more"),
         (["submit", "a/b", "--reward-repo", "a/r"], "--reward-repo needs --best-of"),
         (["submit", "a/b", "--best-of", "2", "--reward-repo", "a/r", "--reward", "r_v1"], "exclude each other"),
-        (["submit", "a/b", "--kind", "reward", "--formatter", "chatml"], "takes reward_formatter"),
+        (["submit", "a/b", "--kind", "reward", "--formatter", "chatml"], "takes --reward-formatter"),
         (["keys", "create", "--role", "king", "--name", "x"], "--role"),
         (["keys", "create", "--role", "admin", "--name", "no spaces"], "--name: It should be"),
         (["chat", "x", "--bot", "nobody"], "marlowe"),
@@ -189,6 +189,10 @@ def test_ctrl_c_leaves_remote_work_running_and_explains_following(server: Any, c
         (["recipe", "x", "--clear", "--gpus", "2"], "--clear takes back"),
         (["costs", "--month", "may"], "--month takes a month like 2026-11"),
         (["costs", "x", "--month", "2026-11"], "--month does not go with it"),
+        (["keys", "create", "--role", "developer", "--name", "x", "--may-choose-models"], "error: --may-choose-models is for"),
+        (["recipe", "x", "--flag", "foo"], "error: --flag: "),
+        (["feedback", "x", "--since", "yesterday"], "'--since': 'yesterday' is no time. Write it like 2026-11-01,"),
+        (["feedback", "x", "--rating", "fine"], "'--rating': 'fine' is not one of"),
         (["nonsense"], "No such command"),
     ],
 )  # fmt: skip
@@ -202,6 +206,29 @@ def test_wrong_use_is_a_sentence_and_exit_status_2(
     assert "Traceback" not in shown.err
     assert not shown.out
     assert not script.requests
+
+
+@pytest.mark.parametrize(
+    ("arguments", "detail", "says"),
+    [
+        (["submissions", "--tag", "A B"], "tag.0: It is wrong.", "--tag: It is wrong."),
+        (["alias", "set", "x_v1", "Champion"], "alias: It is wrong.", "NAME: It is wrong."),
+        (["conversations", "note", "c", "a=b"], "metadata.a: It is wrong.", "NAME=VALUE: It is wrong."),
+        (["status", "x_v1"], "tag.0: It is wrong.", "tag.0: It is wrong."),
+    ],
+)  # fmt: skip
+def test_fields_that_a_server_refuses_are_said_as_typed(
+    arguments: list[str], detail: str, says: str, server: Any, capsys: Any
+) -> None:
+    server(refused(errors.InvalidInput(detail), 422))
+    assert run(arguments) == 2
+    assert f"error: {says}" in capsys.readouterr().err
+
+
+def test_wrong_tags_are_named_as_the_argument(server: Any, capsys: Any) -> None:
+    server(httpx.Response(200, json=submission_json()))
+    assert run(["tag", "x_v1", "Bad Tag"]) == 2
+    assert "error: TAG: It should be small letters" in capsys.readouterr().err
 
 
 def test_two_problems_are_two_sentences(capsys: Any) -> None:
@@ -328,7 +355,7 @@ def test_an_experiment_is_made_of_a_file_started_and_stopped(
     [
         ("name: [", "neither YAML nor JSON"),
         ("name: a\nvariants: []", "variants: "),
-        ("- a", "dict"),
+        ("- a", "holds no fields"),
     ],
 )
 def test_file_that_is_no_experiment_is_refused_in_a_sentence(

@@ -40,7 +40,7 @@ def test_the_first_key_is_shown_once_and_alone_on_stdout(tmp_path: Path, capsys:
     capsys.readouterr()
     assert run(["first-key", "--data-dir", str(tmp_path / "data")]) == 0
     assert capsys.readouterr().out.strip().startswith("gk_")
-    assert run(["first-key", "--data-dir", str(tmp_path / "data")]) != 0
+    assert run(["first-key", "--data-dir", str(tmp_path / "data")]) == 1
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "has an admin key already" in shown.err

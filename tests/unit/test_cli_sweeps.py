@@ -139,7 +139,7 @@ def test_json_has_each_variant_of_the_board(server: Any, capsys: Any) -> None:
 
 def test_an_unknown_sweep_is_said_to_have_no_row(server: Any, capsys: Any) -> None:
     server(of_sweeps(None))
-    assert run(["leaderboard", "--sweep", "other_sweep1"]) == 0
+    assert run(["leaderboard", "--sweep", "other_sweep1"]) == 1
     assert "No variant of other_sweep1 is in the competition open." in capsys.readouterr().err
 
 

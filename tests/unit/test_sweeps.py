@@ -90,7 +90,9 @@ def test_a_prompt_file_is_found_beside_the_sweep(tmp_path: Path) -> None:
             f"repo: acme/tiny\ngrid: {{top_k: {list(range(65))}}}",
             "at most 64 variants, and this file makes 65",
         ),
-        ("- a", "valid dictionary"),
+        ("- a", "sweep.yaml: It should map names to values."),
+        ("", "sweep.yaml: It should map names to values, and is empty."),
+        ("repo: a/b\nvariants: [{}]\nrepo: c/d", "sweep.yaml: line 3 repeats the key 'repo'."),
         ("{", "neither YAML nor JSON"),
     ],
 )

@@ -13,6 +13,7 @@ from guanaco.errors import GuanacoError, NoModelAvailable
 from guanaco.feedback import Feedback
 from guanaco.leaderboard import Leaderboard
 from guanaco.submissions import Status, Submission
+from guanaco_cli import words
 from guanaco_cli.console import BOLD, GREEN, console
 from guanaco_cli.demo.running_platform import RunningPlatform
 from guanaco_cli.demo.timings import DemoReply, DemoTimings, Journey, rows_of
@@ -75,7 +76,7 @@ def _leaderboard_with(developer: Client, submission_id: str) -> Leaderboard:
 def _require_live(submission: Submission) -> None:
     if submission.status is not Status.DEPLOYED:
         failure = submission.failure
-        reason = failure.detail if failure else f"It is {submission.status}."
+        reason = failure.detail if failure else f"It is {words.spoken(submission.status)}."
         raise GuanacoError(
             f"{submission.id} did not come live: {reason}", hint=failure.hint if failure else None
         )

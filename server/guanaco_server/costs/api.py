@@ -33,7 +33,7 @@ def router(costs: CostService, require_visible: RequireVisible, auth: Auth) -> R
     @routes.get("/submissions/{submission_id}/cost")
     async def read_cost(submission_id: str, account: Account = developer) -> SubmissionCost:
         submission = await require_visible(account, submission_id)
-        return await costs.of_submission(submission.id, submission.developer)
+        return await costs.of_submission(submission.id, submission.developer, submission.created_at)
 
     return routes
 

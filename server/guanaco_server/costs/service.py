@@ -92,12 +92,14 @@ class CostService:
             },
         )
 
-    async def of_submission(self, submission_id: str, developer: str) -> SubmissionCost:
-        """Return what the submission has cost so far."""
+    async def of_submission(
+        self, submission_id: str, developer: str, submitted_at: datetime
+    ) -> SubmissionCost:
+        """Return what the submission has cost since it was submitted, or since its first GPUs if those are older."""
         now = self._clock.now()
         async with self._database.read() as session:
             rows = await self._divided(session, await queries.of_submission(session, submission_id))
-        since = min((row.began_at for row in rows), default=now)
+        since = min(submitted_at, *(row.began_at for row in rows), now)
         return self._submission(submission_id, developer, rows, since, now)
 
     async def require_within_budget(self, developer: str) -> str | None:

@@ -21,6 +21,7 @@ from sqlalchemy.exc import TimeoutError as NoConnectionLeft
 from starlette.exceptions import HTTPException
 
 from guanaco import errors
+from guanaco.errors.validation import plain_words
 
 STATUS_BY_CLASS: dict[type[errors.GuanacoError], int] = {
     errors.PayloadTooLarge: 413,
@@ -216,5 +217,5 @@ def _describe(problem: Any) -> str:
     place = ".".join(
         str(part) for part in problem["loc"] if part not in ("body", "query", "header", "path")
     )
-    message = str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
+    message = plain_words(problem)
     return f"{place}: {message}" if place else message

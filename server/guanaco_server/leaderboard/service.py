@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
 from guanaco.competitions import OPEN, Competition
+from guanaco.errors import SubmissionNotFound
 from guanaco.estimates import Estimate
 from guanaco.leaderboard import (
     Leaderboard,
@@ -129,7 +130,7 @@ class LeaderboardService:
         return await self._submissions.aliases.resolve(account, named)
 
     async def history(self, submission_id: str, competition_id: str = OPEN) -> ScoreHistory:
-        """Return the score's history, without points for a submission that has no score in that competition."""
+        """Return the score's history, without points for a submission that has no score in that competition. SubmissionNotFound for one that is not shown."""
         await self._competitions.find(competition_id)
         async with self._database.read(may_be_stale=True) as session:
             rows = await queries.points(session, submission_id, competition_id)
@@ -147,7 +148,15 @@ class LeaderboardService:
             )
             if not points or points[-1].at < point.at:
                 points.append(point)
+        if not points:
+            await self._require_shown(submission_id)
         return ScoreHistory(submission_id=submission_id, competition=competition_id, points=points)
+
+    async def _require_shown(self, submission_id: str) -> None:
+        """SubmissionNotFound for one that is not shown to the public."""
+        briefs = await self._submissions.catalog.briefs(may_be_stale=True)
+        if not any(one.id == submission_id and one.status in SHOWN for one in briefs):
+            raise SubmissionNotFound(submission_id)
 
     async def votes_between(
         self, since: datetime | None, until: datetime | None

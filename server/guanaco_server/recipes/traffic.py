@@ -80,11 +80,12 @@ def check_traffic(model: Model, traffic: ExpectedTraffic) -> None:
     if not 0 <= traffic.prefix_hit_rate < 1:
         raise InvalidInput("The prefix hit rate must be at least 0 and under 1.")
     if traffic.context_tokens < 1 or traffic.output_tokens < 1:
-        raise InvalidInput("Context and output must have at least one token each.")
+        raise InvalidInput("`context_tokens` and `output_tokens` must be at least 1 each.")
     tokens = traffic.context_tokens + traffic.output_tokens
     if tokens > model.shape.max_positions:
         raise InvalidInput(
-            f"Context and output are {tokens:,} tokens, and {model.name} has {model.shape.max_positions:,} positions."
+            f"`context_tokens` and `output_tokens` make {tokens:,} tokens, and {model.name} has {model.shape.max_positions:,} positions.",
+            hint=f"With {traffic.output_tokens:,} `output_tokens`, `context_tokens` may be at most {max(0, model.shape.max_positions - traffic.output_tokens):,}.",
         )
 
 

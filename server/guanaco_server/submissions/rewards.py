@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.accounts import Role
 from guanaco.errors import RewardInUse, RewardUnusable
+from guanaco.open_enum import spoken
 from guanaco.prompts import Prompt
 from guanaco.submissions import IN_PROGRESS, NO_REWARD, Status, SubmissionKind
 from guanaco_server.accounts.service import Account
@@ -48,7 +49,7 @@ class RewardService:
         if row.kind is not SubmissionKind.REWARD:
             raise RewardUnusable(reward, "it is a chat model")
         if row.status is not Status.DEPLOYED:
-            raise RewardUnusable(reward, f"it is {row.status}")
+            raise RewardUnusable(reward, f"it is {spoken(row.status)}")
 
     async def require_unused(self, session: AsyncSession, submission_id: str) -> None:
         """RewardInUse while submissions name it that are served or on their way there."""

@@ -16,6 +16,7 @@ from guanaco.accounts import Role
 from guanaco.errors import (
     CannotDelete,
     CardNotFound,
+    Conflict,
     IdempotencyConflict,
     InvalidInput,
     ModelNotLive,
@@ -270,12 +271,12 @@ class SubmissionService:
         if rolling is not None:
             return rolling
         if request.promote:
-            raise InvalidInput(
+            raise Conflict(
                 f"{submission_id} is not served, so there is nothing to promote.",
                 hint="Redeploy it, and promote it when it does well.",
             )
         if request.canary is not None:
-            raise InvalidInput(
+            raise Conflict(
                 f"{submission_id} is not served, so a canary has nothing to be compared with.",
                 hint="Redeploy it without a canary.",
             )

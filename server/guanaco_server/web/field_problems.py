@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from guanaco.errors.validation import plain_words
 from guanaco_server.web.words import spoken
 
 NUMBER = "Write a number, like 0.8."
@@ -61,8 +62,7 @@ def _sentence(problem: Mapping[str, Any]) -> str:
         return SENTENCES[kind]
     if kind in WITH_LIMIT:
         return WITH_LIMIT[kind](limits)
-    message = str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
-    return f"{message}."
+    return f"{plain_words(problem)}."
 
 
 def _figure(limit: float) -> str:

@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 
 from markupsafe import Markup, escape
 
+from guanaco.open_enum import spoken as spoken
+
 NOTHING = "\u2013"
 TONES = {
     "deployed": "good",
@@ -24,11 +26,6 @@ TONES = {
 def tone(state: str) -> str:
     """good, bad, quiet or busy: how a badge looks, beside what it says."""
     return TONES.get(state, "busy")
-
-
-def spoken(name: str) -> str:
-    """``stress_testing`` as people say it."""
-    return name.replace("_", " ")
 
 
 def prose(text: str) -> Markup:

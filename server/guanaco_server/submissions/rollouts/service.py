@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import SecretStr
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco.errors import InvalidInput, NothingToRollBack, RedeployInProgress
+from guanaco.errors import Conflict, InvalidInput, NothingToRollBack, RedeployInProgress
 from guanaco.submissions import RedeployRequest, RolloutPhase, Status, Submission, SubmissionKind
 from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
@@ -94,7 +94,7 @@ class RolloutService:
             )
         served = await self.records.served_version(session, row.id)
         if served is None or served.base_key is None:
-            raise InvalidInput(
+            raise Conflict(
                 f"{row.id} is merged into its base already.",
                 hint="`guanaco stress ID` shows how it answers.",
             )

@@ -11,7 +11,7 @@ from fastapi import Query, Request
 from fastapi.responses import Response
 
 from guanaco.competitions import OPEN
-from guanaco.errors import InvalidInput, NewerVersionNeeded
+from guanaco.errors import InvalidInput, NewerVersionNeeded, NotFound
 from guanaco.feedback_csv import plain_cell
 from guanaco.leaderboard import LeaderboardRow, LeaderboardVerdict
 from guanaco.verdicts import asked_words, chance_words, headline, pair_headline, pair_words
@@ -55,6 +55,8 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
     ) -> Response:
         chosen = await web.competitions.find(competition)
         board = await web.boards.board(chosen.id)
+        if sweep and not any(row.sweep == sweep for row in board.rows):
+            raise NotFound(f"No variant of a sweep {sweep} is in the competition {chosen.id}.")
         filtered = BoardFilter(q, developer, license, sweep, float(size) if size else None)
         shown = page_of(board, sort, page, filtered, is_reversed=order == "reverse")
         verdict = await _verdict(web, chosen.id)

@@ -186,7 +186,9 @@ async def _full(
         card=await _card(web, viewer, submission.id),
         card_html=card_html,
         log=await log_view(web, submission.id, LogFilter()),
-        cost=await web.costs.of_submission(submission.id, submission.developer),
+        cost=await web.costs.of_submission(
+            submission.id, submission.developer, submission.created_at
+        ),
         waits_for=await web.deployments.waits_for(submission.id),
         base_url=str(request.base_url).rstrip("/"),
     )
