@@ -280,6 +280,8 @@ async def test_the_history_has_a_point_an_hour_and_the_present(world: Season) ->
     assert points[-1]["score"] == 0.75
     empty = await world.http_with({}).get("/submissions/model-3_v1/score-history")
     assert empty.json()["points"] == []
+    unknown = await world.http_with({}).get("/submissions/nope/score-history")
+    assert (unknown.status_code, unknown.json()["error"]) == (404, "submission_not_found")
 
 
 async def test_old_points_are_thinned_to_one_a_day(world: Season) -> None:

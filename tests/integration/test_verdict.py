@@ -267,6 +267,7 @@ async def test_variants_of_a_sweep_are_one_row_on_the_board(world: Board) -> Non
     assert f"/submissions/{NEAR}" in board
     assert f"/submissions/{BAD}" not in board
     assert "and 1 more variant</a>" in board
+    assert (await anyone.get("http://test/?sweep=zz")).status_code == 404
     variants = (await anyone.get("http://test/?sweep=acme-tiny_s1")).text
     assert f"/submissions/{BAD}" in variants
     assert f'href="/submissions/{GOOD}' not in variants
