@@ -106,7 +106,7 @@ async def test_many_messages_to_a_gone_submission_cost_one_snapshot(
         looks += 1
         return await list_serving()
 
-    monkeypatch.setattr(world.submissions, "list_serving", counted)
+    monkeypatch.setattr(world.submissions.catalog, "list_serving", counted)
     asked = [world.routing.target("gone_v1") for _ in range(50)]
     answers = await asyncio.gather(*asked, return_exceptions=True)
     assert {type(answer) for answer in answers} == {ModelUnavailable}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from guanaco.accounts import Role
-from guanaco.errors import InvalidInput, NothingToRollBack, RedeployInProgress
+from guanaco.errors import Conflict, NothingToRollBack, RedeployInProgress
 from guanaco.submissions import RedeployRequest, RolloutPhase, Status
 from guanaco_server.chat.gateway.turn_queue import Asker
 from guanaco_server.database.database import Database
@@ -264,6 +264,6 @@ async def test_without_a_version_before_there_is_nothing_to_roll_back(world: Rol
 
 async def test_a_canary_needs_what_it_is_compared_with(world: RollingWorld) -> None:
     await world.submissions.teardown(world.developer, ID)
-    with pytest.raises(InvalidInput):
+    with pytest.raises(Conflict):
         await world.submissions.redeploy(world.developer, ID, request=CANARY)
     assert (await world.submission()).status is Status.TORN_DOWN

@@ -40,7 +40,7 @@ class Rolling(World):
 
     async def forget(self) -> None:
         """Drop what this process keeps of submissions and conversations, as a restart does."""
-        self.submissions._serving = {}
+        self.submissions.catalog._serving = {}
         await self.routing.refresh()
         async with self.database.read() as session:
             for conversation_id in await session.scalars(select(ConversationRow.id)):

@@ -323,12 +323,13 @@ async def test_server_that_does_not_sleep_says_why(
         asked.append(request)
         return httpx.Response(status, json={"error": {"message": "No."}})
 
-    order = SleepOrder(SleepLevel.KEEPS_WEIGHTS, "secret")
+    order = SleepOrder(SleepLevel.KEEPS_WEIGHTS, "ab" * 32, "secret")
     async with serving(answer) as (vllm, endpoint):
         with pytest.raises(ModelServerFault) as caught:
             await vllm.sleep(endpoint, order)
     assert type(caught.value) is error
-    assert json.loads(asked[0].content) == {"level": 1, "drain_s": 5.0}
+    wanted = {"level": 1, "artifact": "ab" * 32, "drain_s": 5.0}
+    assert json.loads(asked[0].content) == wanted
     assert asked[0].headers["authorization"] == "Bearer secret"
 
 
