@@ -106,6 +106,11 @@ def test_the_tutorial_of_an_app_works_as_it_stands(tmp_path: Path, engine_python
         assert missing(expected_of_reading, run(reading, tmp_path, client)) == []
 
 
+def _heed_interrupts() -> None:
+    """Let Ctrl-C end what follows, also where the tests run in a shell's background, which ignores it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Background:
     """Run a block until it says what it says when it is ready; Ctrl-C at the end. Entered, it is what was printed."""
 
@@ -121,6 +126,7 @@ class Background:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=_heed_interrupts,
             )
 
     def __enter__(self) -> Path:

@@ -94,7 +94,9 @@ child.receive = receive  # the first that it does once it is confined
 child.main()
 """
 )
-TEMPLATE = PIPED.replace("{module}", "guanaco_server.prompts").replace("{name}", "sandbox")
+TEMPLATE = PIPED.replace("{module}", "guanaco_server.prompts.templates").replace(
+    "{name}", "sandbox"
+)
 TOKENIZER = PIPED.replace("{module}", "guanaco_server.tokenization").replace("{name}", "child")
 
 CHECKER = (

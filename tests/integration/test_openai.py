@@ -286,7 +286,7 @@ CANNOT_BE_DONE: list[tuple[dict[str, object], str]] = [
     ),
     (
         {"model": "guanaco/auto", "metadata": {"consent": "true"}, "user": "u\x00"},
-        "user: it holds a character that cannot be stored",
+        "user: There is a NUL in the text, which cannot be stored",
     ),
     ({"metadata": {"bot_name": "two\nlines"}}, "bot_name: It should be 1 to 64 characters"),
     ({"metadata": {"user_name": "two\nlines"}}, "user_name: It should be 1 to 64 characters"),

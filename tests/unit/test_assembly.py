@@ -66,6 +66,7 @@ ALLOWED = {
     "ReplicaChooser": "chooses from what it is given",
     "StatusChanges": "a list of subscribers",
     "StressService": "judges what a model server answers",
+    "WorthPlanner": "plans from the rows and the races that it is given",
 }
 ALLOWED_IN = {
     "tests/fixtures/artifact_yard.py": {"ArtifactCollector"},  # with other grace periods

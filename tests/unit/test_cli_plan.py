@@ -63,7 +63,7 @@ def test_a_folder_is_read_with_its_weights_headers(tmp_path: Path, capsys: Any) 
         (["llama-3-8b", "--messages-per-second", "-1"], "Messages a second must be over 0"),
         (["llama-3-8b", "--prefix-hit-rate", "2"], "The prefix hit rate must be"),
         (["llama-3-8b", "--context-tokens", "9000"], "llama-3-8b has 8,192 positions"),
-        (["llama-3-8b", "--output-tokens", "0"], "at least one token"),
+        (["llama-3-8b", "--output-tokens", "0"], "must be at least 1 each"),
         (["llama-3-8b", "--quantization", "int8"], "int8 quantizes the experts of a mixture"),
         (["qwen3-235b-a22b-fp8", "--quantization", "fp8"], "is quantized already"),
     ],

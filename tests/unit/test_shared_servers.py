@@ -83,7 +83,7 @@ def test_the_command_prints_it_as_json(rules: str, capsys: Any) -> None:
     [
         (["--engines", "4"], "With 4 model servers none of 4 submissions has to sleep."),
         (["--engines", "0"], "engines: "),
-        (["--engines", "2", "--swap-s", "-1"], "swap_s: "),
+        (["--engines", "2", "--swap-s", "-1"], "--swap-s: "),
     ],
 )
 def test_wrong_servers_are_one_sentence(

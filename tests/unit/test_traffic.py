@@ -82,7 +82,7 @@ def test_too_small_or_slow_a_gpu_has_no_plan() -> None:
         ({"messages_per_second": float("nan")}, "Messages a second"),
         ({"tokens_per_second": -1}, "tokens a second"),
         ({"prefix_hit_rate": 1.0}, "prefix hit rate"),
-        ({"context_tokens": 0}, "at least one token"),
+        ({"context_tokens": 0}, "must be at least 1 each"),
         ({"context_tokens": 8_100}, "8,228 tokens, and llama has 8,192 positions"),
     ],
 )
