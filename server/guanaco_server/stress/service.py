@@ -2,8 +2,7 @@
 
 The verdict rests on as many requests as a 95th percentile needs, at a rate of at least the one that every model server
 must bear. It is asked for more if it can: the requests then take seconds instead of half a minute, and a server that
-keeps to its limits at a higher rate does so at a lower one. A server that misses one there, even once, gets a lower rate, at once: the
-rest of the load could not change that.
+keeps to its limits at a higher rate does so at a lower one. What misses one there, even once, gets a lower rate.
 Then the rate is doubled, for a second each, until the server's knee: the rate at which it misses a limit, or a reply
 takes twice as long. Where others use the server, or another one of its machine, the knee is not sought, for it is found
 by disturbing them: the capacity is then the requests that the verdict's load kept under way (Little's law).
@@ -39,7 +38,6 @@ from guanaco_server.stress.sharing import BesideLoad, KnownLoad, SharedEngine
 from guanaco_server.stress.verdict import (
     KNEE,
     Thresholds,
-    has_missed,
     is_certain_to_fail,
     is_falling_behind,
     judge,
@@ -56,7 +54,6 @@ DOUBLED_S = 1.0
 OWN_REQUESTS = 4  # one of each length of conversation
 SLOWER = "a reply takes more than twice as long"
 BEHIND = "replies wait longer and longer"
-MISSED = "a request missed a limit"
 
 
 @dataclass(frozen=True)
@@ -175,9 +172,9 @@ class _Check:
         """Judge the server under the highest rate that it bears, or under the one that it must."""
         rate = max(plan.rate, min(plan.requests / plan.duration_s, await self._first_rate()))
         while rate > plan.rate:
-            report, behind = await self._judged(Load(rate, plan.requests), is_try=True)
-            self._note(report, MISSED if self._over(report) else behind)
-            if self.loads[-1].is_borne:
+            report, behind = await self._judged(Load(rate, plan.requests))
+            self._note(report, behind)
+            if self.loads[-1].is_borne and not self._over(report):
                 return report
             rate = max(plan.rate, rate / STEP_DOWN)
         report, _ = await self._judged(Load(rate, plan.requests))
@@ -223,12 +220,10 @@ class _Check:
         alone = (await run_load(self._measure, self._prompts[:1], Load(1.0, 1)))[0]
         return FIRST_CONCURRENCY / (alone.e2e_ms / 1000) if alone.e2e_ms else math.inf
 
-    async def _judged(self, load: Load, *, is_try: bool = False) -> tuple[StressReport, str | None]:
-        """The report, and why the server would not bear the load for longer. A try is over with the first request that misses a limit."""
+    async def _judged(self, load: Load) -> tuple[StressReport, str | None]:
+        """The report, and why the server would not bear the load for longer."""
 
         def is_decided(results: Results) -> bool:
-            if is_try and has_missed(results, self._thresholds, load.requests):
-                return True
             return is_certain_to_fail(results, self._thresholds)
 
         at, started = self._clock.now(), time.perf_counter()

@@ -118,13 +118,6 @@ def is_certain_to_fail(results: Results, thresholds: Thresholds) -> bool:
     )
 
 
-def has_missed(results: Results, thresholds: Thresholds, requests: int) -> bool:
-    """Tell whether one of the results missed a limit, or more failed than may of ``requests``."""
-    if len(_errors(results)) > thresholds.max_error_rate * requests:
-        return True
-    return any(metric.over for metric in _metrics(results, thresholds))
-
-
 def is_falling_behind(results: Results) -> bool:
     """Tell whether replies took twice as long at the load's end as at its begin: the queue grows, and would go on growing."""
     waited = [result.e2e_ms for result in results if result.e2e_ms is not None]
