@@ -9,6 +9,7 @@ import httpx
 import pytest
 from fastapi import Depends, FastAPI
 from pydantic import BaseModel
+from starlette.types import Message
 
 from guanaco_server.http.routes import LateRoute, Routes, add_routes
 
@@ -51,6 +52,22 @@ async def test_a_late_route_answers_and_asks_what_it_depends_on() -> None:
     assert wrong.status_code == 422
     assert other.status_code == 405
     assert asked
+
+
+async def test_a_client_that_leaves_in_its_body_is_no_fault() -> None:
+    sent: list[Message] = []
+    scope = {
+        "type": "http", "method": "POST", "path": "/items/7", "headers": [], "query_string": b"",
+    }  # fmt: skip
+
+    async def leaves() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await late_app()(scope, leaves, send)
+    assert sent[0]["status"] == 400
 
 
 def test_it_is_described_as_an_included_one() -> None:

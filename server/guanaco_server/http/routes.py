@@ -14,6 +14,8 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response, params  # noqa: TID251 - others take Routes
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.routing import compile_path
 
 from guanaco_server.http.bodies import refuse_nul
@@ -45,7 +47,10 @@ class LateRoute(APIRoute):
             return answer
 
         async def checked(request: Request) -> Response:
-            refuse_nul(await request.body())
+            try:
+                refuse_nul(await request.body())
+            except ClientDisconnect:  # as FastAPI does, which reads the body after this
+                raise HTTPException(400) from None
             return await answer(request)
 
         return checked

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -48,12 +47,6 @@ def _only_prompt(prompt: Any) -> Any:
 
 def _none_if_empty(text: Any) -> Any:
     return text or None
-
-
-def _storable(text: str | None) -> str | None:
-    if text and "\x00" in text:
-        raise ValueError("it holds a character that cannot be stored")
-    return text
 
 
 def _without_nulls(given: Any) -> Any:
@@ -109,9 +102,7 @@ class Metadata(BaseModel):
     bot_name: OneLine = "Assistant"
     user_name: OneLine = "User"
     consent: Literal["true", "false"] = "false"
-    conversation_id: Annotated[str | None, AfterValidator(_storable)] = Field(
-        default=None, max_length=64
-    )
+    conversation_id: str | None = Field(default=None, max_length=64)
 
     _drop_nulls = model_validator(mode="before")(_without_nulls)
 
@@ -148,7 +139,7 @@ class _Request(_Parameters):
     model: str = Field(max_length=128)
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
-    user: Annotated[str | None, BeforeValidator(_none_if_empty), AfterValidator(_storable)] = Field(
+    user: Annotated[str | None, BeforeValidator(_none_if_empty)] = Field(
         default=None, max_length=128
     )
     seed: int | None = Field(default=None, ge=-SEEDS, lt=SEEDS)
@@ -192,9 +183,6 @@ class ChatCompletionRequest(_Request):
             )
         if not self.turns or self.turns[-1].sender is not Sender.USER or not self.turns[-1].content:
             raise ValueError("the last message must be the user's, and not empty")
-        if self.metadata.consent == "true":
-            for message in self.messages:
-                _storable(message.content)
         return self
 
     def _given(self, one: ParameterInfo) -> Any:
