@@ -5,8 +5,9 @@ of the event loop a minute after the first requests, in the middle of a reply as
 
     at DUE old objects     as soon as no reply is under way: collect, and freeze what is left, so that the next time only what has
                            become old since is looked through
-    at MUST old objects    replies were under way each time: collect, and freeze nothing, for what belongs to a reply will be garbage
-    each EVERYTHING-th time  what is frozen is looked through as well: cycles in it may have become garbage
+    at MUST old objects    replies were under way each time: collect, and freeze what is left only where it is MUCH. Some of it belongs to a
+                           reply, whose cycles are found only by a look at everything
+    after EVERYTHING freezes  what is frozen is looked through as well, while no reply is under way: cycles in it may have become garbage
 """
 
 from __future__ import annotations
@@ -24,35 +25,37 @@ from guanaco_server.runtime.background import Background
 GC_THRESHOLD = (5_000, 10, 1_000_000)
 LOOK_S = 2.0
 DUE = 15_000  # 15 ms
-MUST = 150_000
+MUST = 40_000  # 40 ms, in which all replies wait
+MUCH = MUST // 2
 EVERYTHING = 500
 
 
 class Look(Enum):
     NOTHING = "nothing"
     UNFROZEN = "what is not frozen"
-    UNFROZEN_AND_FREEZE = "what is not frozen, which is then frozen"
-    EVERYTHING = "everything, which is then frozen"
+    EVERYTHING = "everything"
 
 
 class LookSchedule:
-    """Decides what to look through, by the number of old objects that are not frozen."""
+    """Decides what to look through, by the number of old objects that are not frozen, and what to freeze."""
 
     def __init__(self) -> None:
-        self._left = 0
-        self._times = 0
+        self._freezes = 0
 
     def next(self, old: int, *, is_idle: bool) -> Look:
-        if old < (DUE if is_idle else max(MUST, 2 * self._left)):
+        if old < (DUE if is_idle else MUST):
             return Look.NOTHING
-        if not is_idle:
-            return Look.UNFROZEN
-        self._times += 1
-        return Look.UNFROZEN_AND_FREEZE if self._times % EVERYTHING else Look.EVERYTHING
+        if is_idle and self._freezes >= EVERYTHING:
+            self._freezes = 0
+            return Look.EVERYTHING
+        return Look.UNFROZEN
 
-    def note_left(self, old: int) -> None:
-        """Tell how many were no garbage, and are not frozen."""
-        self._left = old
+    def freezes(self, left: int, *, is_idle: bool) -> bool:
+        """Return whether to freeze the objects that were no garbage."""
+        if not is_idle and left < MUCH:
+            return False
+        self._freezes += 1
+        return True
 
 
 class GarbageCollection:
@@ -77,11 +80,13 @@ class GarbageCollection:
             await asyncio.sleep(LOOK_S)
             if (collections := _collections()) == seen:  # nothing has become old
                 continue
-            what = schedule.next(_old_objects(), is_idle=not self._turns_in_flight())
-            if what is not Look.NOTHING:
-                _look_through(what)
-                schedule.note_left(_old_objects())
-            elif not self._turns_in_flight():
+            is_idle = not self._turns_in_flight()
+            look = schedule.next(_old_objects(), is_idle=is_idle)
+            if look is not Look.NOTHING:
+                _look_through(look)
+                if schedule.freezes(_old_objects(), is_idle=is_idle):
+                    gc.freeze()
+            elif is_idle:
                 seen = collections
 
 
@@ -94,9 +99,7 @@ def _old_objects() -> int:
     return len(gc.get_objects(generation=2))
 
 
-def _look_through(what: Look) -> None:
-    if what is Look.EVERYTHING:
+def _look_through(look: Look) -> None:
+    if look is Look.EVERYTHING:
         gc.unfreeze()
     gc.collect()
-    if what is not Look.UNFROZEN:
-        gc.freeze()
