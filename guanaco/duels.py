@@ -108,15 +108,24 @@ class RivalDecision(AssignmentDecision):
 
 
 class RivalReplay(BaseModel):
-    """How the rival of a battle was chosen. ``decision`` is None where its competition had no seed; ``is_same`` where it can no longer be made again.
+    """How the rival of a battle, or of a compared regeneration, was chosen. ``decision`` is None where its competition had no seed; ``is_same`` where it can no longer be made again.
 
     ``entries`` of the snapshot took part; ``replayed`` is what the same choice comes to now.
     """
 
-    battle_id: str
+    battle_id: str | None = Field(default=None, description="Null of a regeneration.")
+    regeneration_id: str | None = Field(default=None, description="Null of a battle.")
     competition: str
     own: str
     rival: str
+    drawn: str | None = Field(
+        default=None,
+        description="The submission whose reply the user got in a compared regeneration, by the coin. Null of a battle.",
+    )
+    at: datetime | None = Field(
+        default=None,
+        description="The time of the battle or the regeneration. Null from a platform of an older version.",
+    )
     decision: RivalDecision | None = None
     entries: int | None = None
     replayed: str | None = None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from guanaco.errors import NotFound
 from guanaco_cli import words
 from guanaco_cli.connection import connect
 from guanaco_cli.console import DIM, console
@@ -129,22 +130,48 @@ def pairs(
 
 
 @app.command(epilog="Example: guanaco duels rival conv_… battle_…")
-def rival(conversation_id: ConversationId, battle_id: BattleId, as_json: AsJson = False) -> None:
-    """Show how a rival was chosen, and by what chance (admin).
+def rival(
+    conversation_id: ConversationId,
+    which: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[BATTLE|REGENERATION]",
+            help="The id of one, like battle_… or regeneration_…. [default: all of the conversation]",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how rivals were chosen, and by what chance (admin).
 
-    The choice is made again from what was recorded. Exits 1 if it differs."""
+    These are the rivals of battles and of compared regenerations. Each choice is made again
+    from what was recorded. Exits 1 if one differs."""
     with connect() as client:
-        found = client.rival(conversation_id, battle_id)
+        if which is not None and not which.startswith("regeneration_"):
+            found = [client.rival(conversation_id, which)]
+        else:
+            found = client.rivals(conversation_id)
+    if which is not None:
+        found = [one for one in found if which in (one.battle_id, one.regeneration_id)]
+        if not found:
+            raise NotFound(
+                f"The conversation {conversation_id} has no compared regeneration {which}.",
+                hint=f"`guanaco duels rival {conversation_id}` shows all of it.",
+            )
     if as_json:
-        console.json(found)
+        console.json(found if which is None else found[0])
     else:
-        _print_rival(found)
-    if found.is_same is False:
+        for one in found:
+            _print_rival(one)
+        if not found:
+            console.say("This conversation has no battle and no compared regeneration.")
+    if any(one.is_same is False for one in found):
         raise typer.Exit(1)
 
 
 def _print_rival(found: RivalReplay) -> None:
     rows = [("competition", found.competition), ("own", found.own), ("rival", found.rival)]
+    if found.drawn is not None:
+        rows.append(("the user got the reply of", found.drawn))
     decision = found.decision
     if decision is not None:
         rows += [
@@ -157,7 +184,7 @@ def _print_rival(found: RivalReplay) -> None:
             ("chance", "" if found.chance is None else words.percent(found.chance)),
             ("made again", found.replayed or ""),
         ]
-    console.table(("", found.battle_id), rows)
+    console.table(("", found.battle_id or found.regeneration_id or ""), rows)
     if decision is None:
         console.say("Nothing was recorded of the choice: its competition had no seed.")
     elif found.is_same is None and found.entries is not None:

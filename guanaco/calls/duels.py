@@ -189,6 +189,21 @@ def rival(conversation_id: str, battle_id: str) -> Call[RivalReplay]:
     return get(path, RivalReplay)
 
 
+def rivals(conversation_id: str) -> Call[list[RivalReplay]]:
+    """Return how the rivals of a conversation were chosen, in its battles and compared regenerations, the oldest first. Admin.
+
+    Args:
+        conversation_id: The conversation's id.
+
+    Returns:
+        A list of RivalReplay objects.
+
+    Raises:
+        ConversationNotFound: There is no such conversation.
+    """
+    return get(of_conversation(conversation_id, "rivals"), list[RivalReplay])
+
+
 def regenerations_of_pairs(competition_id: str) -> Call[list[RegenerationPair]]:
     """Return how often new replies were kept that were drawn at random, by pair of submissions. Admin.
 

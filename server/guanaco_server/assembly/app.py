@@ -263,7 +263,7 @@ def _include_routes(app: FastAPI, rooms: Rooms) -> None:
         experiments_api.router(rooms.experiments.service, auth),
         characters_api.router(rooms.characters.service, auth),
         chat_api.router(chat.conversations, chat.editor, chat.memory, chat.persona_reader, auth),
-        duels_api.router(rooms.duels.service, rooms.duels.battles, rooms.duels.regenerations, auth),
+        duels_api.router(rooms.duels.service, rooms.duels.rivals, rooms.duels.regenerations, auth),
         openai_api.router(rooms.openai.service, auth),
         feedback_api.router(feedback.service, feedback.erasures, auth),
         leaderboard_api.router(

@@ -26,6 +26,7 @@ from guanaco_server.chat.gateway.routes import TALKERS, Exchange, ReplyDescripti
 from guanaco_server.chat.gateway.streaming import Encoder
 from guanaco_server.duels.battling import BattleService, SidePieces
 from guanaco_server.duels.regenerating import RegenerationService
+from guanaco_server.duels.replaying import RivalReplayService
 from guanaco_server.duels.service import DuelService
 from guanaco_server.http.errors import ErrorBody, answer
 from guanaco_server.http.openapi import event_schema
@@ -81,7 +82,7 @@ def battle_route(battles: BattleService) -> ReplyRoute:
 
 
 def router(
-    duels: DuelService, battles: BattleService, regenerations: RegenerationService, auth: Auth
+    duels: DuelService, rivals: RivalReplayService, regenerations: RegenerationService, auth: Auth
 ) -> Routes:
     routes = Routes(prefix="/api/v1", tags=["chat"])
     talker = auth.require(Role.BACKEND, Role.DEVELOPER)
@@ -106,7 +107,12 @@ def router(
     @routes.get("/conversations/{conversation_id}/battles/{battle_id}/rival")
     async def read_rival(conversation_id: str, battle_id: str, _: Account = admin) -> RivalReplay:
         """Return how the rival of a battle was chosen, with its exact chance, and whether the same choice gives it again."""
-        return await battles.rival_of(conversation_id, battle_id)
+        return await rivals.of_battle(conversation_id, battle_id)
+
+    @routes.get("/conversations/{conversation_id}/rivals")
+    async def read_rivals(conversation_id: str, _: Account = admin) -> list[RivalReplay]:
+        """Return the same of every battle and every compared regeneration of a conversation, oldest first."""
+        return await rivals.of_conversation(conversation_id)
 
     @routes.get("/submissions/{submission_id}/duels")
     async def read_duels(

@@ -27,11 +27,9 @@ from guanaco.duels import (
     Battle,
     BattleReply,
     BattleRequest,
-    RivalDecision,
-    RivalReplay,
     Side,
 )
-from guanaco.errors import BattleNotFound, BattlesOff, Conflict, GuanacoError
+from guanaco.errors import BattlesOff, Conflict, GuanacoError
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.conversations import records as chat_records
 from guanaco_server.chat.conversations.history import History
@@ -42,15 +40,8 @@ from guanaco_server.chat.gateway.stopping import Stop
 from guanaco_server.database.database import Database
 from guanaco_server.duels import queries
 from guanaco_server.duels.tables import BattleRow
-from guanaco_server.routing.posterior import Posterior
 from guanaco_server.routing.service import Assigned, LiveSubmission, RoutingService
-from guanaco_server.routing.snapshot import (
-    Pool,
-    RivalRecord,
-    choose_rival,
-    policy_of,
-    rival_chances,
-)
+from guanaco_server.routing.snapshot import RivalRecord
 from guanaco_server.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -99,32 +90,6 @@ class BattleService:
     def are_on(self, competition_id: str) -> bool:
         """Tell whether two submissions may answer one message of the competition's conversations."""
         return self._routing.has_battles(competition_id)
-
-    async def rival_of(self, conversation_id: str, battle_id: str) -> RivalReplay:
-        """Tell how the rival was chosen, make the choice again, and return its exact chance."""
-        async with self._database.read() as session:
-            row = await session.get(BattleRow, battle_id)
-            if row is None or row.conversation_id != conversation_id:
-                raise BattleNotFound(battle_id)
-            decision = row.decision
-            snapshot = await self._routing.recorded(session, decision) if decision else None
-        own, rival = row.a_submission, row.b_submission
-        if row.own_side == "b":
-            own, rival = rival, own
-        found = RivalReplay(battle_id=row.id, competition=row.competition, own=own, rival=rival)
-        if decision is None:
-            return found
-        found.decision = RivalDecision.model_validate(decision.model_dump())
-        if snapshot is None:
-            return found
-        found.entries = len(snapshot.entries)
-        if snapshot.rule.kind.is_unknown:
-            return found
-        pool = Pool(snapshot, await policy_of(snapshot, Posterior()))
-        chosen = choose_rival(pool, decision)
-        found.replayed, found.is_same = chosen, chosen == rival
-        found.chance = rival_chances(pool, decision).get(rival, 0.0)
-        return found
 
     async def battle(
         self,

@@ -30,6 +30,14 @@ async def of_conversation(session: AsyncSession, conversation_id: str) -> Sequen
     return (await session.scalars(statement)).all()
 
 
+async def regenerations_of(
+    session: AsyncSession, conversation_id: str
+) -> Sequence[RegenerationRow]:
+    """Return the compared regenerations of a conversation."""
+    row = RegenerationRow
+    return (await session.scalars(select(row).where(row.conversation_id == conversation_id))).all()
+
+
 async def page(
     session: AsyncSession, submission_id: str, before: tuple[datetime, str] | None, limit: int
 ) -> Sequence[BattleRow]:

@@ -10,6 +10,7 @@ from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.duels.battling import BattleService
 from guanaco_server.duels.regenerating import RegenerationService
+from guanaco_server.duels.replaying import RivalReplayService
 from guanaco_server.duels.service import DuelService
 from guanaco_server.routing.service import RoutingService
 from guanaco_server.runtime.clock import Clock
@@ -23,6 +24,7 @@ class DuelsRoom:
     battles: BattleService
     regenerations: RegenerationService
     service: DuelService
+    rivals: RivalReplayService
     outcomes: Duty
 
 
@@ -50,5 +52,6 @@ def build_duels(
         BattleService(database, clock, routing, chat.replies),
         regenerations,
         service,
+        RivalReplayService(database, routing),
         Duty("outcomes of regenerations", regenerations.note_outcomes),
     )
