@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -10,23 +11,34 @@ import pytest
 from sqlalchemy import text
 
 from guanaco.accounts import Role
-from guanaco.competitions import OPEN, CompetitionRequest, DuelRule
+from guanaco.competitions import (
+    OPEN,
+    AssignmentKind,
+    AssignmentRule,
+    CompetitionRequest,
+    DuelRule,
+)
 from guanaco_server.competitions.service import OPEN_COMPETITION
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
 from guanaco_server.duels import regenerating
 from tests.fixtures.talking import contents, parse
-from tests.fixtures.world import World
+from tests.fixtures.world import World, eventually
 
 OWN, RIVAL = "acme-tiny_v1", "bolt-tiny_v1"
 
 
-async def compared_world(database: Database, *scripts: Script) -> tuple[World, httpx.AsyncClient]:
-    """A world whose open competition compares every regeneration that an app allows."""
+async def compared_world(
+    database: Database, *scripts: Script, seed: int | None = None
+) -> tuple[World, httpx.AsyncClient]:
+    """A world whose open competition has battles, and compares every regeneration that an app allows."""
     world = World(database, *scripts)
     await world.publish(await world.account(Role.DEVELOPER, "ada"), OWN)
     rules = CompetitionRequest(
-        name="Open", starts_at=OPEN_COMPETITION.starts_at, duels=DuelRule(regenerations=1.0)
+        name="Open",
+        starts_at=OPEN_COMPETITION.starts_at,
+        duels=DuelRule(battles=True, regenerations=1.0),
+        assignment=AssignmentRule(kind=AssignmentKind.UNIFORM, seed=seed),
     )
     await world.competitions.put(OPEN, rules)
     return world, await world.http(Role.BACKEND, "app")
@@ -189,3 +201,44 @@ async def test_a_rival_that_fails_is_not_compared(database: Database) -> None:
     world.model_server.unhealthy.update(world.deployments.replicas(RIVAL))
     assert (await regenerate(http, conversation, may_compare=True))["timings"]["total_ms"] > 0
     assert await drawn(database) == []
+
+
+@pytest.mark.both_databases
+async def test_one_of_two_simultaneous_regenerations_is_compared(database: Database) -> None:
+    go_on = asyncio.Event()
+    slow = Script(("One", " more"), go_on=go_on)
+    world, http = await compared_world(database, Script(("First",)), Script(("First",)), slow)
+    conversations = [await talk(world, http) for _ in range(2)]
+    await world.publish(await world.account(Role.DEVELOPER, "bob"), RIVAL)
+    await world.routing.refresh()
+    both = [asyncio.create_task(regenerate(http, one, may_compare=True)) for one in conversations]
+
+    async def all_are_written() -> bool:
+        return len(world.model_server.generations) == 6
+
+    await eventually(all_are_written)
+    go_on.set()
+    assert {reply["content"] for reply in await asyncio.gather(*both)} == {"One more"}
+    assert len(await drawn(database)) == 1
+
+
+async def test_rivals_of_battles_and_regenerations_can_be_replayed(database: Database) -> None:
+    world, http = await compared_world(database, seed=7)
+    conversation = await talk(world, http)
+    await world.publish(await world.account(Role.DEVELOPER, "bob"), RIVAL)
+    await world.routing.refresh()
+    await regenerate(http, conversation, may_compare=True)
+    world.clock.advance(1)
+    battle = await http.post(f"/conversations/{conversation}/battles", json={"content": "And?"})
+    ((_, _, is_rivals),) = await drawn(database)
+    admin = await world.http(Role.ADMIN, "root")
+    found = (await admin.get(f"/conversations/{conversation}/rivals")).json()
+    assert [(one["own"], one["rival"], one["chance"], one["is_same"]) for one in found] == [
+        (OWN, RIVAL, 1, True),
+        (OWN, RIVAL, 1, True),
+    ]
+    assert found[0]["regeneration_id"] == found[0]["decision"]["key"]
+    assert [one["drawn"] for one in found] == [RIVAL if is_rivals else OWN, None]
+    assert [one["battle_id"] for one in found] == [None, battle.json()["battle_id"]]
+    missing = await admin.get("/conversations/conv_other/rivals")
+    assert (missing.status_code, missing.json()["error"]) == (404, "conversation_not_found")

@@ -11,8 +11,9 @@ next one, which speaks for any other submission. It is the same in the conversat
 (scores.py, decision 0074).
 
 A user's first regeneration with each submission is compared, and no other: so users count alike, and one's coin decides nothing of another's
-outcome. (Two conversations of one user that regenerate at the same moment may both be.) All of them count, also those of users who left or who
-deleted the reply. A rival that is not ready soon after the own reply leaves an ordinary one: that is so before the coin is thrown.
+outcome. If two conversations of one user regenerate at the same moment, the one whose replies are whole first is compared; the other one is given its own
+submission's reply, which no coin has decided. All that are compared count, also those of users who left or who deleted the reply. A rival that is not ready soon after the own
+reply leaves an ordinary one: that is so before the coin is thrown.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from collections import defaultdict
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from guanaco.chat import RegenerateRequest, Reply, Timings, Usage
 from guanaco.duels import RegenerationPair
 from guanaco.errors import GuanacoError
@@ -32,8 +35,14 @@ from guanaco_server.chat.conversations import records as chat_records
 from guanaco_server.chat.conversations.history import History
 from guanaco_server.chat.conversations.service import REPEATABLE_FOR
 from guanaco_server.chat.gateway.generation import Generated
-from guanaco_server.chat.gateway.replies import ClaimedTurn, ReplyEvents, ReplyService
+from guanaco_server.chat.gateway.replies import (
+    ClaimedTurn,
+    ReplyEvents,
+    ReplyService,
+    new_message_id,
+)
 from guanaco_server.competitions.service import CompetitionService
+from guanaco_server.database.commit_order import one_at_a_time
 from guanaco_server.database.database import Database
 from guanaco_server.duels import queries, records
 from guanaco_server.duels.scores import RegenerationCount, scores_of_regenerations
@@ -119,13 +128,10 @@ class RegenerationService:
         is_own = history.variant is None and len(history.tail) == 1 and not history.is_last_imported
         if not is_own or secrets.randbelow(1_000_000) >= share * 1_000_000:
             return False
-        conversations = chat_records.of_user(
-            history.account_id, history.user_id, history.competition
-        )
         async with self._database.read() as session:
             return not (
                 await queries.has_rivals_words(session, history.conversation_id, history.tail[0])
-                or await queries.was_compared(session, history.submission_id, conversations)
+                or await self._was_compared(session, history)
             )
 
     async def _sides(self, history: History) -> _Sides | None:
@@ -157,39 +163,22 @@ class RegenerationService:
                 await self._replies.release(turn)
 
     async def _draw(self, turn: ClaimedTurn, sides: _Sides) -> Reply:
-        live, assigned = sides.live, sides.assigned
-        rival = assigned.live
-        others = asyncio.create_task(self._whole_or_none(turn, rival))
+        others = asyncio.create_task(self._whole_or_none(turn, sides.assigned.live))
         try:
-            own = await self._whole(turn, live)
+            own = await self._whole(turn, sides.live)
             await asyncio.wait({others}, timeout=RIVAL_WAIT_S)
             other = others.result() if others.done() else None
         finally:
             others.cancel()
             await asyncio.gather(others, return_exceptions=True)
-        if other is None:
-            return await self._replies.record(turn, own, _unchanged)
         is_rivals = secrets.randbelow(2) == 1
+        message_id = new_message_id()
+        if other is None or not await self._store_draw(turn, sides, is_rivals, message_id):
+            return await self._replies.record(turn, own, _unchanged)
         shown = other if is_rivals else own
         waited = max(own.timings.total_ms, other.timings.total_ms)
 
-        async def store_draw(reply: Reply) -> Reply:
-            assert reply.message_id is not None
-            row = RegenerationRow(
-                id=sides.drawn_id,
-                conversation_id=turn.history.conversation_id,
-                message_id=reply.message_id,
-                competition=turn.history.competition,
-                own=live.serving.id,
-                rival=rival.serving.id,
-                is_rivals=is_rivals,
-                at=self._clock.now(),
-            )
-            if isinstance(assigned.decision, RivalRecord):
-                row.decision = assigned.decision
-            async with self._database.write() as session:
-                session.add(row)
-                await self._routing.record(session, assigned, REPEATABLE_FOR)
+        async def as_shown(reply: Reply) -> Reply:
             return reply.model_copy(
                 update={
                     "content": shown.content,
@@ -200,7 +189,41 @@ class RegenerationService:
                 }
             )
 
-        return await self._replies.record(turn, own, store_draw, shown.content)
+        return await self._replies.record(turn, own, as_shown, shown.content, message_id)
+
+    async def _store_draw(
+        self, turn: ClaimedTurn, sides: _Sides, is_rivals: bool, message_id: str
+    ) -> bool:
+        """Store who was drawn, before anybody sees a word; return False if the user was compared with that submission meanwhile."""
+        history = turn.history
+        row = RegenerationRow(
+            id=sides.drawn_id,
+            conversation_id=history.conversation_id,
+            message_id=message_id,
+            competition=history.competition,
+            own=sides.live.serving.id,
+            rival=sides.assigned.live.serving.id,
+            is_rivals=is_rivals,
+            at=self._clock.now(),
+        )
+        if isinstance(sides.assigned.decision, RivalRecord):
+            row.decision = sides.assigned.decision
+        user = chat_records.user_key(history.account_id, history.user_id)
+        async with self._database.write() as session:
+            await one_at_a_time(session, f"regenerations of {user}")
+            if await self._was_compared(session, history):
+                return False
+            session.add(row)
+            await self._routing.record(session, sides.assigned, REPEATABLE_FOR)
+        return True
+
+    @staticmethod
+    async def _was_compared(session: AsyncSession, history: History) -> bool:
+        """Tell whether a regeneration of this user that replaced a reply of this submission was compared."""
+        conversations = chat_records.of_user(
+            history.account_id, history.user_id, history.competition
+        )
+        return await queries.was_compared(session, history.submission_id, conversations)
 
     async def _whole(self, turn: ClaimedTurn, live: LiveSubmission) -> Generated:
         pieces = await self._replies.generate(turn, live)

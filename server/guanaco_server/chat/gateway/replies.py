@@ -183,9 +183,7 @@ class ReplyService:
         if last is not None and last.sender is Sender.USER and last.content == content:
             return None
         triggered = (await history.ask(content)).lore
-        return NewMessage(
-            f"msg_{secrets.token_hex(16)}", content, self._clock.now(), lore=triggered
-        )
+        return NewMessage(new_message_id(), content, self._clock.now(), lore=triggered)
 
     async def _own_history(self, account: Account, conversation_id: str) -> History:
         """Return the history: from memory if it is there, otherwise from the database."""
@@ -278,15 +276,17 @@ class ReplyService:
         generated: Generated,
         tell: Callable[[Reply], Awaitable[Answer]],
         shown: str | None = None,
+        message_id: str | None = None,
     ) -> Answer:
         """Store the turn with its reply, and return the answer that ``tell`` makes of it.
 
         With ``shown`` the conversation goes on with that text; what is measured is the model's own words. A request with an
         Idempotency-Key is answered with it from then on. ``tell`` may store something of its own before.
+        ``message_id`` is that of a reply whose caller has stored something before (``new_message_id``).
         """
         history = turn.history
         reply = NewReply(
-            f"msg_{secrets.token_hex(16)}",
+            message_id or new_message_id(),
             generated.content if shown is None else shown,
             self._clock.now(),
             generated.finish_reason,
@@ -392,6 +392,10 @@ async def show_memory(turn: ClaimedTurn, live: LiveSubmission) -> None:
     if params.recall_tokens:
         found = await history.recall(params.max_input_tokens, params.recall_tokens)
         turn.asked = replace(turn.asked, recalled=found)
+
+
+def new_message_id() -> str:
+    return f"msg_{secrets.token_hex(16)}"
 
 
 async def _unchanged(reply: Reply) -> Reply:
