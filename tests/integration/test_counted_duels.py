@@ -315,6 +315,19 @@ async def test_deciding_duels_settle_the_verdict_and_choose_the_next_pair(
     spent, once = {ONE: COUNTED_PER_USER}, {ONE: COUNTED_PER_USER - 1}
     assert rival_of(world, TWO, once) == {ONE}
     assert rival_of(world, TWO, spent) == {THREE}, "another duel with the leader would not count"
+    page = (await visitor.get("http://test/?competition=autumn")).text
+    assert "The replies that they prefer decide, and a rank needs evidence." in page
+
+
+async def test_stability_names_no_withdrawn_leader(world: Arena) -> None:
+    await world.put(RULES, assignment={"kind": "decide"})
+    for number in range(20):
+        await world.duel(f"user-{number}", ONE, TWO, "a")
+        await world.duel(f"user-{number}", TWO, THREE, "a")
+    await world.submissions.teardown(await world.account(Role.DEVELOPER, "ada"), ONE)
+    answer = await world.http_with({}).get("/leaderboard/stability?competition=autumn")
+    found = answer.json()["duels"]
+    assert (found["leader"], found["submission_id"]) == (TWO, THREE)
 
 
 async def test_one_user_settles_nothing_and_leaves_the_pair_open(world: Arena) -> None:

@@ -544,3 +544,7 @@ async def test_the_csv_takes_the_boards_filters_and_order(world: WebWorld) -> No
     assert names == ["Zebra", "Aardvark"]
     page = (await client.get("/?developer=ada&sort=score")).text
     assert 'href="/leaderboard.csv?competition=open&sort=score&developer=ada"' in page
+    for path in ("/", "/leaderboard.csv"):
+        unknown = await client.get(path, params={"sweep": "zz"})
+        assert unknown.status_code == 404
+        assert "No variant of a sweep zz is in the competition open." in unknown.text

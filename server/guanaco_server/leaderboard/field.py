@@ -9,12 +9,17 @@ The error is shared by all who were ever members: by everybody of both kinds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.competitions import Competition
 from guanaco.submissions import Status
 from guanaco_server.competitions.entry import admitted
+from guanaco_server.leaderboard.counting import queries
+from guanaco_server.statistics.duel_strengths import PairCounts, leader_of
 from guanaco_server.statistics.votes import VoteCount
 from guanaco_server.submissions.catalog import ServingSubmission
 
@@ -34,6 +39,25 @@ class Field:
 
     def is_withdrawn(self, submission_id: str) -> bool:
         return submission_id not in self.live
+
+
+def leader_in_duels(field: Field, names: Sequence[str], counts: PairCounts) -> str | None:
+    """Return who leads in duels among these; a withdrawn one only where nobody else has any."""
+    live = [name for name in names if not field.is_withdrawn(name)]
+    return leader_of(live, counts) or leader_of(names, counts)
+
+
+async def read_field(
+    session: AsyncSession,
+    competition: Competition,
+    serving: Iterable[ServingSubmission],
+    now: datetime,
+) -> Field:
+    """Return the field of a competition, with the votes that are counted."""
+    rows = await queries.vote_counts(session, competition.id)
+    votes = {name: VoteCount(up, down) for _, name, up, down in rows}
+    is_over = competition.frozen_at is not None or not competition.is_running(now)
+    return field_of(competition, serving, votes, is_over=is_over)
 
 
 def field_of(

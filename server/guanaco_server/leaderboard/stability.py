@@ -13,6 +13,7 @@ from guanaco.leaderboard import LeaderboardStability, SettledDuels, StabilityPai
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.leaderboard.counting import queries
+from guanaco_server.leaderboard.field import Field, leader_in_duels, read_field
 from guanaco_server.leaderboard.ranking.duel_table import DuelVotes
 from guanaco_server.leaderboard.ranking.duel_votes import DuelReader
 from guanaco_server.leaderboard.ranking.influence import (
@@ -24,7 +25,7 @@ from guanaco_server.leaderboard.ranking.influence import (
 from guanaco_server.runtime import threads
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.statistics.duel_decisions import fewest_duels, needed_evidence
-from guanaco_server.statistics.duel_strengths import duels_between, leader_of, members_of
+from guanaco_server.statistics.duel_strengths import duels_between, members_of
 from guanaco_server.statistics.votes import VoteCount
 from guanaco_server.submissions.service import SubmissionService
 
@@ -55,6 +56,7 @@ class StabilityService:
         self._database = database
         self._clock = clock
         self._competitions = competitions
+        self._submissions = submissions
         self._duels = DuelReader(database, submissions)
         self._one_at_a_time = asyncio.Lock()
         self._cached: OrderedDict[Question, _CachedStability] = OrderedDict()
@@ -90,7 +92,10 @@ class StabilityService:
         settled = None
         if competition.is_settled_by_duels:
             duels = await self._duels.votes(competition)
-            settled = await threads.PAGES.run(_settled, duels, competition.assignment.within)
+            serving = await self._submissions.catalog.list_serving()
+            async with self._database.read(may_be_stale=True) as session:
+                field = await read_field(session, competition, serving, now)
+            settled = await threads.PAGES.run(_settled, duels, competition.assignment.within, field)
         return LeaderboardStability(
             at=now,
             competition=competition.id,
@@ -112,18 +117,19 @@ class StabilityService:
         return RankedVotes(competition.ranking, counts, (), ())
 
 
-def _settled(duels: DuelVotes, within: float) -> SettledDuels | None:
-    """Find the pair of the leader that the fewest duels decide, of those that are settled."""
+def _settled(duels: DuelVotes, within: float, field: Field) -> SettledDuels | None:
+    """Find the pair of the leader that the fewest duels decide, of those that are settled and that hold up the verdict."""
     counts, names = duels.by_pair(), sorted(duels.counts())
-    leader = leader_of(names, counts)
+    leader = leader_in_duels(field, names, counts)
     if leader is None:
         return None
+    others = [name for name in names if name != leader]
+    others = [name for name in others if not field.is_withdrawn(name)] or others
     needed = needed_evidence(members_of(counts))
     found = [
         (fewest, name)
-        for name in names
-        if name != leader
-        and (
+        for name in others
+        if (
             fewest := fewest_duels(
                 duels_between(counts, leader, name), margin=within, needed=needed
             )

@@ -18,7 +18,7 @@ from guanaco_server.duels.counting import DuelCounts
 from guanaco_server.leaderboard import claims
 from guanaco_server.leaderboard.asked import AskedReader
 from guanaco_server.leaderboard.counting import queries
-from guanaco_server.leaderboard.field import Field, field_of
+from guanaco_server.leaderboard.field import Field, leader_in_duels, read_field
 from guanaco_server.leaderboard.ranking.duel_table import DuelVotes
 from guanaco_server.leaderboard.ranking.duel_votes import DuelReader
 from guanaco_server.leaderboard.ranking.queries import ranked_scores
@@ -152,11 +152,8 @@ class VerdictService:
     ) -> LeaderboardVerdict:
         serving = await self._submissions.catalog.list_serving()
         async with self._database.read(may_be_stale=True) as session:
-            rows = await queries.vote_counts(session, competition.id)
+            field = await read_field(session, competition, serving, now)
             settled = await claims.settled(session, competition)
-        counts = {name: VoteCount(up, down) for _, name, up, down in rows}
-        is_over = competition.frozen_at is not None or not competition.is_running(now)
-        field = field_of(competition, serving, counts, is_over=is_over)
         found = await self._of_field(competition, field, now, only)
         if only is None:
             found = _with_field(found, field)
@@ -294,8 +291,7 @@ def _by_duels(
         if missing := set(only) - set(names):
             raise SubmissionNotFound(min(missing))
         shown = sorted(only)
-    live = [name for name in shown if not field.is_withdrawn(name)]
-    leader = leader_of(live if only is None else shown, counts) or leader_of(shown, counts)
+    leader = leader_in_duels(field, shown, counts) if only is None else leader_of(shown, counts)
     if leader is None and only is not None:
         leader = shown[0]
     if leader is None:

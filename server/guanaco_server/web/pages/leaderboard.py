@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from guanaco.competitions import OPEN
 from guanaco.errors import InvalidInput, NewerVersionNeeded, NotFound
 from guanaco.feedback_csv import plain_cell
-from guanaco.leaderboard import LeaderboardRow, LeaderboardVerdict
+from guanaco.leaderboard import Leaderboard, LeaderboardRow, LeaderboardVerdict
 from guanaco.verdicts import asked_words, chance_words, headline, pair_headline, pair_words
 from guanaco_server.http.routes import Routes
 from guanaco_server.web.access.viewer import Viewer
@@ -55,8 +55,7 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
     ) -> Response:
         chosen = await web.competitions.find(competition)
         board = await web.boards.board(chosen.id)
-        if sweep and not any(row.sweep == sweep for row in board.rows):
-            raise NotFound(f"No variant of a sweep {sweep} is in the competition {chosen.id}.")
+        _require_sweep(board, sweep)
         filtered = BoardFilter(q, developer, license, sweep, float(size) if size else None)
         shown = page_of(board, sort, page, filtered, is_reversed=order == "reverse")
         verdict = await _verdict(web, chosen.id)
@@ -101,6 +100,7 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
     ) -> Response:
         chosen = await web.competitions.find(competition)
         board = await web.boards.board(chosen.id)
+        _require_sweep(board, sweep)
         filtered = BoardFilter(q, developer, license, sweep, float(size) if size else None)
         rows = rows_of(board, sort, filtered, is_reversed=order == "reverse")
         name = f'attachment; filename="leaderboard-{chosen.id}.csv"'
@@ -156,6 +156,12 @@ def _comparisons_with_leader(verdict: LeaderboardVerdict | None) -> dict[str, st
     if verdict is None:
         return {}
     return {pair.submission_id: pair_words(pair, verdict) for pair in verdict.pairs}
+
+
+def _require_sweep(board: Leaderboard, sweep: str) -> None:
+    """Raise NotFound for a sweep that has no variant on the board."""
+    if sweep and not any(row.sweep == sweep for row in board.rows):
+        raise NotFound(f"No variant of a sweep {sweep} is in the competition {board.competition}.")
 
 
 def _csv(rows: Sequence[LeaderboardRow]) -> str:
