@@ -17,8 +17,6 @@ BASE, ONE, TWO = "a" * 64, "1" * 64, "2" * 64
 FIRST, SECOND, WHOLE = "acme-one_v1", "acme-two_v1", "acme-tiny_v1"
 KEYS = {FIRST: ONE, SECOND: TWO}
 
-pytestmark = pytest.mark.both_databases
-
 
 class Adapters(World):
     """A world in which submissions are served as adapters of one base."""
@@ -94,6 +92,7 @@ async def test_a_server_that_was_started_again_is_given_its_adapters(world: Adap
     assert world.deployments.replicas(FIRST) == world.deployments.replicas(SECOND) == (endpoint,)
 
 
+@pytest.mark.both_databases
 async def test_teardown_of_one_forgets_its_adapter_and_leaves_the_others(world: Adapters) -> None:
     for submission_id in (FIRST, SECOND):
         given = await world.serve(submission_id)

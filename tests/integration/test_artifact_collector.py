@@ -1,4 +1,4 @@
-"""Tests what is kept and what goes, on SQLite and on PostgreSQL, with the clock in hand."""
+"""Tests what is kept and what goes, with the clock in hand."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from tests.fixtures.artifact_yard import DAY_S, GRACE_S, Yard
 from tests.fixtures.clocks import after
 from tests.fixtures.store_jobs import TENSORS, job
 from tests.fixtures.world import eventually
-
-pytestmark = pytest.mark.both_databases
 
 USED = "a" * 64  # what World's submissions need
 LOOSE = "b" * 64
@@ -91,6 +89,7 @@ async def test_platform_after_long_downtime_deletes_nothing_needed(
     assert await yard.store.list_keys() == [USED]
 
 
+@pytest.mark.both_databases
 async def test_a_touched_artifact_is_kept_for_the_grace(yard: Yard) -> None:
     await yard.store_loose(LOOSE)
     await yard.sweep_daily(7)
@@ -109,6 +108,7 @@ async def test_an_artifact_can_be_touched_before_it_is_made(yard: Yard) -> None:
     assert (await yard.rows())[LOOSE].size_bytes > 0
 
 
+@pytest.mark.both_databases
 @pytest.mark.slow
 async def test_user_of_a_leaving_artifact_waits_until_it_is_gone(
     yard: Yard,
@@ -140,6 +140,7 @@ async def test_user_of_a_leaving_artifact_waits_until_it_is_gone(
     assert await yard.store.list_keys() == [LOOSE]
 
 
+@pytest.mark.both_databases
 async def test_artifact_found_after_a_touch_outlives_concurrent_sweeps(yard: Yard) -> None:
     keys = [f"{number:064x}" for number in range(24)]
     await yard.store_loose(*keys)
@@ -157,6 +158,7 @@ async def test_artifact_found_after_a_touch_outlives_concurrent_sweeps(yard: Yar
     assert len(yard.store.deleted) == len(set(yard.store.deleted)), "deleted by two"
 
 
+@pytest.mark.both_databases
 async def test_touch_between_look_and_verdict_saves_the_artifact(yard: Yard) -> None:
     await yard.store_loose(LOOSE)
     await yard.collector.sweep()
@@ -169,6 +171,7 @@ async def test_touch_between_look_and_verdict_saves_the_artifact(yard: Yard) -> 
     assert (await yard.rows())[LOOSE].doomed_at is None
 
 
+@pytest.mark.both_databases
 async def test_of_two_that_doom_an_artifact_one_may_delete_it(yard: Yard) -> None:
     await yard.store_loose(LOOSE)
     await yard.collector.sweep()

@@ -32,8 +32,6 @@ from guanaco_server.observability.metrics import Metrics
 from guanaco_server.runtime.clock import FixedClock
 from guanaco_server.serializer.task import TICKET_VARIABLE, Merge
 
-pytestmark = pytest.mark.both_databases
-
 SNAPSHOT = RepoSnapshot("acme/tiny", "c" * 40, ())
 MODEL = CheckedModel("LlamaForCausalLM", 10, 20, 512, ("model.safetensors",), (), 1)
 OPTIONS = SerializerOptions(("serialize",), "http://hub.invalid", 2**30, 60.0)
@@ -91,6 +89,7 @@ def yard(database: Database) -> Yard:
     return Yard(database)
 
 
+@pytest.mark.both_databases
 async def test_an_artifact_is_made_once_and_used_again(yard: Yard) -> None:
     yard.will({"message": "Streaming."})
     first = await yard.ensure()

@@ -1,4 +1,4 @@
-"""Tests that a random, recorded share of conversations is asked for a rating, and the figures about all of them; on both databases."""
+"""Tests that a random, recorded share of conversations is asked for a rating, and the figures about all of them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from tests.fixtures.talking import talking
 from tests.fixtures.web import WebWorld
 from tests.fixtures.web_client import browser
 from tests.fixtures.world import BOT, World
-
-pytestmark = pytest.mark.both_databases
 
 SUBMISSION = "acme-tiny_v1"
 SEED = 7
@@ -136,6 +134,7 @@ async def test_only_a_users_first_conversation_with_a_submission_is_drawn(cup: C
     assert [row.conversation_id for row in await cup.asked()] == [first]
 
 
+@pytest.mark.both_databases
 async def test_a_ratio_is_told_of_all_who_could_be_asked(cup: Cup) -> None:
     asked = [await cup.talk(f"user-{number}") for number in range(20)]
     cup.world.clock.advance(1)
@@ -187,6 +186,7 @@ async def test_the_submissions_own_account_is_not_among_them(cup: Cup) -> None:
     assert (await cup.told())["rows"] == []
 
 
+@pytest.mark.both_databases
 async def test_what_was_drawn_goes_with_its_conversation(cup: Cup) -> None:
     first, _ = await cup.talk("user-1")
     await cup.talk("user-2")
@@ -198,6 +198,7 @@ async def test_what_was_drawn_goes_with_its_conversation(cup: Cup) -> None:
     assert (await cup.told())["rows"][0]["eligible"] == 1
 
 
+@pytest.mark.both_databases
 async def test_signals_of_another_version_are_read_tolerantly(cup: Cup) -> None:
     for number in range(3):
         await cup.talk(f"user-{number}")

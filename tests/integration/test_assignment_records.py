@@ -15,8 +15,6 @@ from guanaco_server.routing.tables import SnapshotRow
 from tests.fixtures.world import World
 from tests.integration.test_assignment import NAMES, Assigning
 
-pytestmark = pytest.mark.both_databases
-
 
 @pytest.fixture
 async def world(database: Database) -> Assigning:
@@ -38,6 +36,7 @@ async def replayed(world: World, conversation: str) -> tuple[str | None, bool | 
     return answer.json()["replayed"], answer.json()["is_same"]
 
 
+@pytest.mark.both_databases
 async def test_snapshots_unused_for_a_month_are_dropped_others_stay(
     world: Assigning,
 ) -> None:
@@ -94,6 +93,7 @@ async def test_only_an_admin_sees_it_and_only_with_a_seed(
     assert (nothing.status_code, nothing.json()["error"]) == (404, "conversation_not_found")
 
 
+@pytest.mark.both_databases
 @pytest.mark.slow
 async def test_many_messages_to_a_gone_submission_cost_one_snapshot(
     world: Assigning, monkeypatch: pytest.MonkeyPatch

@@ -34,8 +34,6 @@ from tests.fixtures.newer_version import rewrite
 from tests.fixtures.talking import contents, parse
 from tests.fixtures.world import World
 
-pytestmark = pytest.mark.both_databases
-
 OWN, RIVAL, THIRD = "acme-tiny_v1", "bolt-tiny_v1", "cove-tiny_v1"
 
 
@@ -236,6 +234,7 @@ async def test_a_developer_reads_duels_with_the_other_side_anonymous(database: D
     assert 0 <= pair["score"]["low"] < 0.5 < pair["score"]["high"] <= 1
 
 
+@pytest.mark.both_databases
 async def test_unknown_outcome_is_shown_and_never_counted(
     database: Database,
 ) -> None:
@@ -255,6 +254,7 @@ async def test_unknown_outcome_is_shown_and_never_counted(
     assert (changed["outcome"], changed["revision"]) == ("tie", 2)
 
 
+@pytest.mark.both_databases
 async def test_results_leave_out_what_the_verdict_leaves_out(database: Database) -> None:
     world, http, conversation = await in_battle(database)
     votes = 0
@@ -319,6 +319,7 @@ async def test_the_chance_of_a_rival_can_be_computed_again(database: Database) -
     assert (missing.status_code, missing.json()["error"]) == (404, "battle_not_found")
 
 
+@pytest.mark.both_databases
 async def test_an_erased_user_leaves_no_battle(database: Database) -> None:
     _, http, conversation = await in_battle(database, Script(("One",)), Script(("Two",)))
     battle_id = (await fight(http, conversation))["battle_id"]

@@ -1,4 +1,4 @@
-"""Characters over HTTP, on both databases: cards in and out, who may see them, and conversations that name one."""
+"""Characters over HTTP: cards in and out, who may see them, and conversations that name one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from tests.fixtures.cards import V1, V2, V3, card_png, charx, png
 from tests.fixtures.newer_version import extend, rewrite
 from tests.fixtures.world import WORD_TOKENIZER, World
 
-pytestmark = pytest.mark.both_databases
 ICON = {"assets/icon/images/main.png": png(width=9)}
 
 
@@ -67,6 +66,7 @@ async def test_a_pushed_card_is_given_back_as_it_was(world: World, card: dict[st
                 assert {name: found["data"][name] for name in data} == data
 
 
+@pytest.mark.both_databases
 async def test_a_version_never_changes_and_the_newest_is_the_usual(world: World) -> None:
     http = await world.http(Role.DEVELOPER, "ada")
     first = await push(http, V2)
@@ -207,6 +207,7 @@ async def test_a_picture_is_served_as_a_picture_only(world: World) -> None:
     assert (refused.status_code, refused.json()["error"]) == (404, "not_found")
 
 
+@pytest.mark.both_databases
 async def test_limits_of_an_account_are_told_in_a_sentence(database: Database) -> None:
     size = len(json.dumps(V2).encode())
     world = World(database, characters_per_account=2, character_bytes_per_account=3 * size)
@@ -246,6 +247,7 @@ async def test_upload_may_exceed_other_requests_up_to_its_limit(
     assert "unpacks to more" in (await http.post("/characters", content=bomb)).json()["detail"]
 
 
+@pytest.mark.both_databases
 async def test_erasing_an_accounts_characters_leaves_nothing_of_them(world: World) -> None:
     app, other = await world.http(Role.BACKEND, "app"), await world.http(Role.BACKEND, "other")
     admin = await world.http(Role.ADMIN)
@@ -267,6 +269,7 @@ async def test_erasing_an_accounts_characters_leaves_nothing_of_them(world: Worl
     ]
 
 
+@pytest.mark.both_databases
 async def test_pages_of_characters_have_each_one_once(world: World) -> None:
     http = await world.http(Role.BACKEND)
     made = [(await push(http, {"name": f"C{number}"}))["id"] for number in range(5)]
@@ -341,6 +344,7 @@ async def test_each_kind_of_prompt_places_instructions_behind_the_turns(
     assert prompt.endswith(end)
 
 
+@pytest.mark.both_databases
 async def test_card_of_the_next_version_is_read_and_returned(world: World) -> None:
     http = await world.http(Role.BACKEND)
     made = await push(http, V3)

@@ -1,4 +1,4 @@
-"""Competitions over HTTP, on both databases."""
+"""Competitions over HTTP."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import pytest
 from guanaco.accounts import Role
 from guanaco_server.database.database import Database
 from tests.fixtures.world import World
-
-pytestmark = pytest.mark.both_databases
 
 
 async def test_open_competition_exists_and_admins_make_others(database: Database) -> None:
@@ -43,6 +41,7 @@ async def test_a_window_that_ends_before_it_starts_is_refused(database: Database
     assert "ends_at must be later" in answer.json()["detail"]
 
 
+@pytest.mark.both_databases
 async def test_a_conversation_enters_only_a_competition_that_runs(database: Database) -> None:
     world = World(database)
     await world.publish(await world.account(Role.DEVELOPER))

@@ -11,8 +11,6 @@ from guanaco_server.deployments.memory_server import Script
 from tests.fixtures.talking import contents, talking
 from tests.fixtures.world import BOT, World
 
-pytestmark = pytest.mark.both_databases
-
 SUBMISSION = "acme-tiny_v1"
 HISTORY = [{"sender": "user", "content": "Earlier"}, {"sender": "bot", "content": "Yes, earlier."}]
 
@@ -40,6 +38,7 @@ def prompt(world: World) -> str:
     return world.model_server.generations[-1].prompt
 
 
+@pytest.mark.both_databases
 async def test_a_users_conversations_are_listed_newest_first_by_page(database: Database) -> None:
     world, http, first = await talking(database, Script(("Hi",)))
     opened = []
@@ -63,6 +62,7 @@ async def test_a_users_conversations_are_listed_newest_first_by_page(database: D
     assert (await http.get("/conversations", params={"cursor": "nonsense"})).status_code == 422
 
 
+@pytest.mark.both_databases
 async def test_external_id_is_unique_and_opening_twice_gives_one(database: Database) -> None:
     world, http, _ = await talking(database)
     first, again = [await begin(http, external_id="chat-7") for _ in range(2)]
@@ -179,6 +179,7 @@ async def test_a_single_reply_can_be_rated_and_developers_see_it(database: Datab
     assert refused.status_code == 422
 
 
+@pytest.mark.both_databases
 async def test_a_deleted_conversation_leaves_nothing_and_counts_no_more(
     database: Database,
 ) -> None:

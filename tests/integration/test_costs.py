@@ -1,4 +1,4 @@
-"""Tests what GPUs cost: from the intervals in which they are held to hours, money and budgets; on both databases."""
+"""Tests what GPUs cost: from the intervals in which they are held to hours, money and budgets."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from guanaco_server.observability.exposition import scrape
 from guanaco_server.observability.fleet import FleetGauges
 from guanaco_server.recipes.prices import PriceTable
 from tests.fixtures.world import World
-
-pytestmark = pytest.mark.both_databases
 
 ID, OTHER = "acme-tiny_v1", "acme-big_v1"
 HOUR = 3_600
@@ -97,6 +95,7 @@ async def share(world: Priced) -> None:
     await world.deployments.mark_ready(OTHER, "memory://1")
 
 
+@pytest.mark.both_databases
 async def test_busy_part_of_a_shared_engine_is_paid_by_tokens(world: Priced) -> None:
     """Somebody was answered in half of the time, and one had 3 of 4 tokens."""
     await share(world)
@@ -131,6 +130,7 @@ async def test_a_third_that_joins_begins_another_division(world: Priced) -> None
     assert (await world.costs.costs()).gpu_hours == pytest.approx(4.0, abs=0.01)
 
 
+@pytest.mark.both_databases
 async def test_each_days_cost_is_divided_by_that_days_use(world: Priced) -> None:
     await share(world)
     world.clock.advance(24 * HOUR + 1)
@@ -253,6 +253,7 @@ async def test_an_admin_sees_developers_and_submissions_dearest_first(world: Pri
     assert answer["submissions"][0]["gpus_now"] == 4
 
 
+@pytest.mark.both_databases
 async def test_only_the_part_within_the_time_asked_for_counts(world: Priced) -> None:
     await world.deploy()
     world.clock.at = datetime(2026, 2, 1, 1, tzinfo=UTC)
@@ -291,6 +292,7 @@ async def test_budget_warns_when_nearly_spent_then_stops_new_work(world: Priced)
     assert await world.costs.require_within_budget("bob") is None
 
 
+@pytest.mark.both_databases
 async def test_a_new_month_is_a_new_budget(world: Priced) -> None:
     await world.deploy()
     world.clock.at = datetime(2026, 1, 31, tzinfo=UTC)

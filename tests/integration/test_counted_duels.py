@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -16,6 +15,7 @@ from guanaco.accounts import Role
 from guanaco.leaderboard import LeaderboardVerdict
 from guanaco.verdicts import chance_words, headline
 from guanaco_server.accounts.service import Account
+from guanaco_server.chat.tables import ConversationRow
 from guanaco_server.database.database import Database
 from guanaco_server.duels.counting import DuelCounts
 from guanaco_server.duels.tables import BattleRow, DuelRow
@@ -23,10 +23,8 @@ from guanaco_server.leaderboard.flags.rules import DEVOTED_RATINGS
 from guanaco_server.statistics.duel_decisions import COUNTED_PER_USER
 from guanaco_server.statistics.strength_prior import WIDE
 from tests.fixtures.newer_version import rewrite
-from tests.fixtures.rating import converse, rate
+from tests.fixtures.rating import conversation_row, rate, rate_all
 from tests.fixtures.world import World
-
-pytestmark = pytest.mark.both_databases
 
 ONE, TWO, THREE = "one_v1", "two_v1", "three_v1"
 RULES = {"battles": True, "counted": True}
@@ -71,53 +69,77 @@ class Arena(World):
         takes_s: float = 1.0,
     ) -> None:
         """Recorded battles of one conversation with votes, as the gateway and the service store them."""
-        conversation = await converse(self, self.backend, a, user, competition="autumn")
+        await self.all_duels([(user, a, b, outcomes, replies)], takes_s)
+
+    async def all_duels(
+        self,
+        given: Iterable[tuple[str, str, str, Sequence[str], tuple[str, str]]],
+        takes_s: float = 1.0,
+    ) -> None:
+        """Conversations by user, both submissions, outcomes and replies, stored in one transaction."""
+        conversations: list[ConversationRow] = []
         rows: list[BattleRow] = []
         votes: list[DuelRow] = []
-        for outcome in outcomes:
-            battle, now = f"battle_{uuid.uuid4().hex}", self.clock.now()
-            rows.append(
-                BattleRow(
-                    id=battle,
-                    conversation_id=conversation,
-                    message_id=f"msg_{uuid.uuid4().hex}",
-                    competition="autumn",
-                    a_submission=a,
-                    b_submission=b,
-                    a_content=replies[0],
-                    b_content=replies[1],
-                    a_finish_reason="stop",
-                    b_finish_reason="stop",
-                    own_side="a",
-                    continues_from="a",
-                    outcome=outcome,
-                    revision=1,
-                    created_at=now,
-                    voted_at=now,
-                )
-            )
-            votes.append(
-                DuelRow(
-                    battle_id=battle,
-                    revision=1,
-                    outcome=outcome,
-                    continues_from="a",
-                    at=now,
-                    given_by=self.backend.id,
-                )
-            )
-            self.clock.advance(takes_s)
+        for user, a, b, outcomes, replies in given:
+            now = self.clock.now()
+            conversations.append(conversation_row(self.backend, a, user, "autumn", now))
+            battles = self._battles(conversations[-1].id, a, b, outcomes, replies, takes_s)
+            for battle, vote in battles:
+                rows.append(battle)
+                votes.append(vote)
         async with self.database.write() as session:
+            session.add_all(conversations)
+            await session.flush()
             session.add_all(rows)
             await session.flush()
             session.add_all(votes)
+
+    def _battles(
+        self,
+        conversation: str,
+        a: str,
+        b: str,
+        outcomes: Sequence[str],
+        replies: tuple[str, str],
+        takes_s: float,
+    ) -> Iterable[tuple[BattleRow, DuelRow]]:
+        for outcome in outcomes:
+            now = self.clock.now()
+            battle = BattleRow(
+                id=f"battle_{uuid.uuid4().hex}",
+                conversation_id=conversation,
+                message_id=f"msg_{uuid.uuid4().hex}",
+                competition="autumn",
+                a_submission=a,
+                b_submission=b,
+                a_content=replies[0],
+                b_content=replies[1],
+                a_finish_reason="stop",
+                b_finish_reason="stop",
+                own_side="a",
+                continues_from="a",
+                outcome=outcome,
+                revision=1,
+                created_at=now,
+                voted_at=now,
+            )
+            vote = DuelRow(
+                battle_id=battle.id,
+                revision=1,
+                outcome=outcome,
+                continues_from="a",
+                at=now,
+                given_by=self.backend.id,
+            )
+            self.clock.advance(takes_s)
+            yield battle, vote
 
     async def rush(self, winner: str, loser: str) -> None:
         """A hundred duels in which neither is better, then ninety within a minute that all go one way."""
         await self.duels("calm", winner, loser, ["a", "b"] * 50, takes_s=60)
         self.clock.advance(60 - self.clock.now().timestamp() % 60)
-        for number in range(6):
-            await self.duels(f"made-{number}", winner, loser, ["a"] * 15, takes_s=0.5)
+        made = [(f"made-{n}", winner, loser, ["a"] * 15, ("A", "B")) for n in range(6)]
+        await self.all_duels(made, takes_s=0.5)
 
     async def flagged(self, **params: Any) -> list[dict[str, Any]]:
         answer = await self.admin.get("/votes/flags", params={"limit": 1_000} | params)
@@ -140,9 +162,10 @@ async def world(database: Database) -> Arena:
 
 
 async def test_duels_rank_submissions_that_nobody_rated(world: Arena) -> None:
-    for number in range(40):
-        await world.duel(f"user-{number}", ONE, TWO, "a")
-        await world.duel(f"user-{number}", THREE, ONE, "tie" if number % 2 else "b")
+    for a, b, outcomes in ((ONE, TWO, ("a", "a")), (THREE, ONE, ("b", "tie"))):
+        await world.all_duels(
+            (f"user-{number}", a, b, [outcomes[number % 2]], ("A", "B")) for number in range(40)
+        )
     board = await world.board()
     assert (board["counts_duels"], board["controls_style"]) == (True, False)
     rows = {row["submission_id"]: row for row in board["rows"]}
@@ -169,8 +192,7 @@ async def test_next_vote_is_used_and_thumbs_count_beside_it(world: Arena) -> Non
 
 
 async def test_the_rule_decides_whether_they_count(world: Arena) -> None:
-    for number in range(5):
-        await world.duel(f"user-{number}", ONE, TWO, "a")
+    await world.all_duels((f"user-{n}", ONE, TWO, "a", ("A", "B")) for n in range(5))
     assert (await world.rows())[ONE]["rank"] == 1
     await world.put({"battles": True})
     board = await world.board()
@@ -178,9 +200,9 @@ async def test_the_rule_decides_whether_they_count(world: Arena) -> None:
     assert [(row["rank"], row["duels"]) for row in board["rows"]] == [(None, 0)] * 3
 
 
+@pytest.mark.both_databases
 async def test_an_erased_users_duels_no_longer_count(world: Arena) -> None:
-    for number in range(5):
-        await world.duel(f"user-{number}", ONE, TWO, "a")
+    await world.all_duels((f"user-{n}", ONE, TWO, "a", ("A", "B")) for n in range(5))
     assert (await world.rows())[ONE]["duels"] == 5
     app = await world.http(Role.BACKEND, "app")
     assert (await app.post("/users/erase", json={"user_id": "user-1"})).status_code == 200
@@ -189,8 +211,7 @@ async def test_an_erased_users_duels_no_longer_count(world: Arena) -> None:
 
 async def test_a_ranking_that_begins_anew_measures_no_reply_again(world: Arena) -> None:
     await world.put(RULES | {"style_control": True})
-    for number in range(5):
-        await world.duel(f"user-{number}", ONE, TWO, "a", ("x" * 50, "y"))
+    await world.all_duels((f"user-{n}", ONE, TWO, "a", ("x" * 50, "y")) for n in range(5))
     before = await world.rows()
     read: list[str] = []
 
@@ -212,11 +233,13 @@ async def test_a_ranking_that_begins_anew_measures_no_reply_again(world: Arena) 
         event.remove(engine, "before_cursor_execute", note)
 
 
+@pytest.mark.both_databases
 async def test_a_frozen_season_with_duels_comes_out_the_same(world: Arena) -> None:
-    for number in range(12):
-        await world.duel(f"user-{number}", ONE, TWO, "a" if number % 3 else "b", ("x" * 50, "y"))
-        await rate(world, world.backend, ONE, f"user-{number}", True, competition="autumn")
-        await rate(world, world.backend, THREE, f"user-{number}", False, competition="autumn")
+    await world.all_duels(
+        (f"user-{n}", ONE, TWO, "a" if n % 3 else "b", ("x" * 50, "y")) for n in range(12)
+    )
+    votes = [(name, f"user-{number}", name == ONE) for number in range(12) for name in (ONE, THREE)]
+    await rate_all(world, world.backend, votes, competition="autumn")
     await world.put(RULES | {"style_control": True})
     frozen = (await world.admin.post("/competitions/autumn/freeze")).json()
     season = json.loads(frozen["ranking"])
@@ -242,11 +265,15 @@ async def test_a_season_without_counted_duels_keeps_its_schema(world: Arena) -> 
 async def test_with_style_control_length_wins_nothing(world: Arena) -> None:
     """TWO wins by long replies alone; where THREE writes as long ones, it wins as often."""
     long, short = "word " * 200, "word"
-    for number in range(60):
-        user = f"user-{number}"
-        await world.duel(user, TWO, ONE, "a" if number % 6 else "b", (long, short))
-        await world.duel(user, ONE, THREE, "b" if number % 6 else "a", (short, long))
-        await world.duel(user, TWO, ONE, "a" if number % 2 else "b", (short, short))
+    await world.all_duels(
+        duel
+        for number in range(60)
+        for duel in (
+            (f"user-{number}", TWO, ONE, "a" if number % 6 else "b", (long, short)),
+            (f"user-{number}", ONE, THREE, "b" if number % 6 else "a", (short, long)),
+            (f"user-{number}", TWO, ONE, "a" if number % 2 else "b", (short, short)),
+        )
+    )
     plain = await world.rows()
     await world.put(RULES | {"style_control": True})
     controlled = await world.rows()
@@ -268,11 +295,11 @@ async def test_rules_that_contradict_each_other_are_refused(world: Arena) -> Non
 
 
 async def test_how_few_votes_decide_is_found_with_duels_beside_them(world: Arena) -> None:
-    for number in range(30):
-        await rate(world, world.backend, ONE, f"user-{number}", True, competition="autumn")
-        await rate(world, world.backend, TWO, f"user-{number}", False, competition="autumn")
-        await world.duel(f"user-{number}", TWO, ONE, "a" if number % 10 == 0 else "b")
-        world.clock.advance(timedelta(minutes=2).total_seconds())
+    votes = [(name, f"user-{number}", name == ONE) for number in range(30) for name in (ONE, TWO)]
+    await rate_all(world, world.backend, votes, competition="autumn")
+    await world.all_duels(
+        ((f"user-{n}", TWO, ONE, "b" if n % 10 else "a", ("A", "B")) for n in range(30)), takes_s=60
+    )
     await world.rows()
     answer = await world.http_with({}).get(
         "/leaderboard/stability", params={"competition": "autumn"}
@@ -285,9 +312,10 @@ async def test_deciding_duels_settle_the_verdict_and_choose_the_next_pair(
     world: Arena,
 ) -> None:
     await world.put(RULES, assignment={"kind": "decide"})
-    for number in range(25):
-        await world.duel(f"user-{number}", ONE, TWO, "a")
-        await world.duel(f"user-{number}", THREE, ONE, "a" if number % 2 else "b")
+    await world.all_duels((f"user-{n}", ONE, TWO, "a", ("A", "B")) for n in range(25))
+    await world.all_duels(
+        (f"user-{n}", THREE, ONE, "a" if n % 2 else "b", ("A", "B")) for n in range(25)
+    )
     visitor = world.http_with({})
     found = (await visitor.get("/leaderboard/verdict", params={"competition": "autumn"})).json()
     assert (found["is_by_duels"], found["leader"], found["is_decided"]) == (True, ONE, False)
@@ -332,8 +360,7 @@ async def test_stability_names_no_withdrawn_leader(world: Arena) -> None:
 
 async def test_one_user_settles_nothing_and_leaves_the_pair_open(world: Arena) -> None:
     await world.put(RULES, assignment={"kind": "decide"})
-    for _ in range(19):
-        await world.duel("one-user", ONE, TWO, "a")
+    await world.all_duels(("one-user", ONE, TWO, "a", ("A", "B")) for _ in range(19))
     found = (
         await world.http_with({}).get("/leaderboard/verdict", params={"competition": "autumn"})
     ).json()
@@ -347,9 +374,8 @@ async def test_unknown_outcome_is_in_no_ranking_and_stops_nothing(
     world: Arena,
 ) -> None:
     await world.put(RULES, assignment={"kind": "decide"})
-    for number in range(5):
-        await world.duel(f"user-{number}", ONE, TWO, "a")
-        await world.duel(f"user-{number}", THREE, ONE, "b")
+    await world.all_duels((f"user-{n}", ONE, TWO, "a", ("A", "B")) for n in range(5))
+    await world.all_duels((f"user-{n}", THREE, ONE, "b", ("A", "B")) for n in range(5))
     known = await world.rows()
     await world.duel("user-9", ONE, TWO, "tie")
     for table in ("battles", "duels"):
@@ -364,8 +390,9 @@ async def test_unknown_outcome_is_in_no_ranking_and_stops_nothing(
 async def test_results_of_pairs_use_only_counted_duels(world: Arena) -> None:
     await world.duel("early", ONE, TWO, "b")
     begin = world.clock.now()
-    for number in range(DEVOTED_RATINGS):
-        await world.duel("devoted", ONE, (TWO, THREE)[number % 2], "a")
+    await world.all_duels(
+        ("devoted", ONE, (TWO, THREE)[n % 2], "a", ("A", "B")) for n in range(DEVOTED_RATINGS)
+    )
     await world.duel("alice", TWO, ONE, "both_bad")
     await world.put({"battles": True}, starts_at=begin.isoformat())
     await world.board()
@@ -375,6 +402,7 @@ async def test_results_of_pairs_use_only_counted_duels(world: Arena) -> None:
     assert (score["won"], score["lost"], score["tie"], score["both_bad"]) == (0, 0, 0, 1)
 
 
+@pytest.mark.both_databases
 async def test_burst_is_left_out_until_an_admin_allows_it(world: Arena) -> None:
     await world.rush(ONE, TWO)
     assert (await world.rows())[ONE]["duels"] == 100

@@ -1,4 +1,4 @@
-"""A user is erased: no table, file, export or memory holds the user's id, name or words; on both databases."""
+"""A user is erased: no table, file, export or memory holds the user's id, name or words."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import complete_metadata
 from guanaco_server.feedback.erasures.service import ErasedUser
 from tests.fixtures.world import BOT, World
-
-pytestmark = pytest.mark.both_databases
 
 CANARY = "Quetzalcoatlus"
 PATH = "/submissions/acme-tiny_v1/feedback"
@@ -72,6 +70,7 @@ async def world(database: Database) -> World:
     return world
 
 
+@pytest.mark.both_databases
 async def test_no_table_or_export_holds_an_erased_user(world: World) -> None:
     backend, admin = await world.http(Role.BACKEND, "app"), await world.http(Role.ADMIN, "root")
     developer = await world.http(Role.DEVELOPER, "ada")
@@ -153,6 +152,7 @@ async def test_a_developer_erases_nobody(world: World) -> None:
     assert (await http.post("/users/erase", json={"user_id": "17"})).status_code == 403
 
 
+@pytest.mark.both_databases
 async def test_copies_made_during_an_erasure_do_not_survive_it(world: World) -> None:
     backend = await world.http(Role.BACKEND)
     admin = await world.http(Role.ADMIN)

@@ -1,4 +1,4 @@
-"""A/B experiments over HTTP, on both databases."""
+"""A/B experiments over HTTP."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from guanaco_server.deployments.memory_server import Script
 from guanaco_server.experiments.tables import ExposureRow
 from guanaco_server.experiments.variants import unit_of, variant_of
 from tests.fixtures.world import WORD_TOKENIZER, World, eventually
-
-pytestmark = pytest.mark.both_databases
 
 TERSE = {
     "memory_template": "{memory}\n",
@@ -176,6 +174,7 @@ async def test_what_would_take_nobody_is_not_started(database: Database, status:
     assert (await admin.get("/experiments/models")).json()["state"] == "draft"
 
 
+@pytest.mark.both_databases
 async def test_user_keeps_their_variant_and_conversations_are_logged_once(
     database: Database,
 ) -> None:
@@ -256,6 +255,7 @@ async def test_experiments_that_share_users_are_refused_with_a_sentence(database
     assert entered == {"prompts", "more"}
 
 
+@pytest.mark.both_databases
 async def test_of_two_that_start_at_once_one_is_refused(database: Database) -> None:
     world = Trying(database)
     admin, _ = await world.begin()
@@ -301,6 +301,7 @@ async def test_a_malformed_experiment_is_refused_with_a_sentence(
             assert says in answer.json()["detail"]
 
 
+@pytest.mark.both_databases
 async def test_results_count_each_user_once_with_intervals(database: Database) -> None:
     world = Trying(database, *[Script(("So", " it", " is."))] * 40)
     admin, backend = await world.begin()
@@ -354,6 +355,7 @@ async def test_results_count_each_user_once_with_intervals(database: Database) -
     assert control["thumbs_up_difference_always"] is None
 
 
+@pytest.mark.both_databases
 async def test_who_is_deleted_leaves_the_results(database: Database) -> None:
     world = Trying(database)
     admin, backend = await world.begin()

@@ -28,8 +28,6 @@ from guanaco_server.formats.manifest import MANIFEST_NAME
 from tests.fixtures.s3 import S3Server
 from tests.fixtures.talking import talking
 
-pytestmark = pytest.mark.both_databases
-
 SUBMISSION = "acme-tiny_v1"
 ARTIFACT = "ab" * 32
 COPIED = "submission_id, user_id, account_id, competition, bot_name, thumbs_up, text, created_at, anonymized_by, is_counted, revision"
@@ -48,6 +46,7 @@ PLANTED: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
+@pytest.mark.both_databases
 async def test_each_kind_of_damage_is_found_and_nothing_else(database: Database) -> None:
     ledger = await told(database)
     engine = engine_of(database)

@@ -1,4 +1,4 @@
-"""Ratings: given once, read under pseudonyms, counted into the leaderboard; on both databases."""
+"""Ratings: given once, read under pseudonyms, counted into the leaderboard."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from guanaco.accounts import Role
 from guanaco.submissions import Status
 from guanaco_server.database.database import Database
 from tests.fixtures.world import World
-
-pytestmark = pytest.mark.both_databases
 
 
 class Rated(World):
@@ -43,6 +41,7 @@ async def world(database: Database) -> Rated:
     return world
 
 
+@pytest.mark.both_databases
 async def test_a_conversation_is_rated_once_also_when_two_race(world: Rated) -> None:
     http = await world.http(Role.BACKEND)
     conversation = await world.open(http)
@@ -60,6 +59,7 @@ async def test_a_conversation_is_rated_once_also_when_two_race(world: Rated) -> 
     assert (again.status_code, again.json()["error"]) == (409, "already_rated")
 
 
+@pytest.mark.both_databases
 async def test_the_cursor_gives_only_what_is_new(world: Rated) -> None:
     http = await world.http(Role.BACKEND)
     developer = await world.http(Role.DEVELOPER, "ada")

@@ -1,4 +1,4 @@
-"""Tests what developers read of a rating: an anonymized copy, filtered, exported, made again; on both databases."""
+"""Tests what developers read of a rating: an anonymized copy, filtered, exported, made again."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from guanaco_server.feedback import copies
 from guanaco_server.feedback.copies import VERSION, CopyService, Pseudonyms
 from guanaco_server.feedback.exports import export
 from tests.fixtures.world import BOT, World, eventually
-
-pytestmark = pytest.mark.both_databases
 
 PATH = "/submissions/acme-tiny_v1/feedback"
 
@@ -111,6 +109,7 @@ async def test_a_rating_carries_bot_timings_parameters_and_regenerated_turns(
     assert set(item["messages"][2]["timings"]) == {"ttft_ms", "total_ms"}
 
 
+@pytest.mark.both_databases
 async def test_filters_can_be_combined(world: Talkative) -> None:
     at = world.clock.now
     await world.rate("alice", words="Lovely LIGHTHOUSE", bot="Luna")
@@ -135,6 +134,7 @@ async def test_filters_can_be_combined(world: Talkative) -> None:
     assert await world.said(user=alice, rating="down") == []
 
 
+@pytest.mark.both_databases
 async def test_pages_can_begin_with_the_newest(world: Talkative) -> None:
     for number in range(3):
         await world.rate(f"user-{number}", words=str(number))
@@ -227,6 +227,7 @@ async def test_without_pyarrow_there_is_no_parquet_but_a_sentence(
     assert (file.status_code, file.json()["error"]) == (501, "export_unsupported")
 
 
+@pytest.mark.both_databases
 async def test_an_exports_cursor_leads_to_what_came_after_it_began(
     world: Talkative, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +251,7 @@ async def test_an_exports_cursor_leads_to_what_came_after_it_began(
     assert again.headers["X-Next-Cursor"] == new.headers["X-Next-Cursor"]
 
 
+@pytest.mark.both_databases
 async def test_each_rating_has_one_copy_although_several_make_copies(world: Talkative) -> None:
     for number in range(8):
         await world.rate(f"user-{number}", words=str(number))
@@ -258,6 +260,7 @@ async def test_each_rating_has_one_copy_although_several_make_copies(world: Talk
     assert await world.copies.make() == 0
 
 
+@pytest.mark.both_databases
 async def test_what_is_edited_or_deleted_leaves_the_developers_copy(world: Talkative) -> None:
     """The copy is dropped in the transaction of the change, before it is made again."""
     conversation = await world.rate(says=("My ferret is Quillon", "It bit Ottoline"))

@@ -23,8 +23,6 @@ from tests.fixtures.web import WebWorld
 from tests.fixtures.web_client import signed_in
 from tests.fixtures.world import BOT
 
-pytestmark = pytest.mark.both_databases
-
 BASE = "/submissions/acme-tiny_v1/feedback"
 BOT_THAT_TELLS = BOT.model_copy(update={"first_message": "Ahoy Zelda! Write to nia@example.org."})
 SAID = "Ahoy <USER>! Write to <EMAIL>."
@@ -95,6 +93,7 @@ async def test_a_csv_has_parameters_and_times_and_marks_deleted_turns(world: Web
     assert [bool(timings) for timings in json.loads(row["timings"])] == [False, True, True]
 
 
+@pytest.mark.both_databases
 @pytest.mark.slow
 async def test_reading_goes_on_and_back_over_pages_in_both_orders(world: WebWorld) -> None:
     backend = await world.accounts.built_in("app", Role.BACKEND)
@@ -139,6 +138,7 @@ async def test_a_whole_page_is_gone_back_to_by_a_link(world: WebWorld) -> None:
     assert set(ids_of(first)) & set(ids_of(second)) == set()
 
 
+@pytest.mark.both_databases
 async def test_viewer_filters_by_bot_in_any_case_and_by_length(
     world: WebWorld,
 ) -> None:

@@ -1,4 +1,4 @@
-"""A competition's board and its season say the same, whenever ratings come and whatever rules leave out; on both databases."""
+"""A competition's board and its season say the same, whenever ratings come and whatever rules leave out."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ from guanaco_server.database.database import Database
 from guanaco_server.leaderboard.flags.rules import DEVOTED_RATINGS, least_burst
 from guanaco_server.statistics.votes import VoteCount
 from guanaco_server.submissions.tables import SubmissionRow
-from tests.fixtures.rating import rate
+from tests.fixtures.rating import rate, rate_all
 from tests.fixtures.world import World
-
-pytestmark = pytest.mark.both_databases
 
 MODELS = ("one_v1", "two_v1", "three_v1")
 CUP = "cup"
@@ -52,6 +50,10 @@ class Cup(World):
         self, user: str, thumbs_up: bool, model: str = "one_v1", backend: int = 0
     ) -> None:
         await rate(self, self.backends[backend], model, user, thumbs_up, competition=CUP)
+
+    async def rate_often(self, user: str, times: int) -> None:
+        votes = [("one_v1", user, True)] * times
+        await rate_all(self, self.backends[0], votes, competition=CUP)
 
     async def count_all(self) -> None:
         while not (await self.scores.counter.count_batch()).is_all:
@@ -88,14 +90,12 @@ async def world(database: Database) -> Cup:
 
 @pytest.mark.slow
 async def test_ratings_after_the_end_make_nobody_devoted(world: Cup) -> None:
-    for _ in range(DEVOTED_RATINGS - 5):
-        await world.rate("fan", True)
+    await world.rate_often("fan", DEVOTED_RATINGS - 5)
     await world.rate("bob", False)
     expected = {"one_v1": VoteCount(1, 1)}
     assert await world.counted() == expected
     await world.set_rules(ends_at=world.clock.now().isoformat())
-    for _ in range(10):
-        await world.rate("fan", True)
+    await world.rate_often("fan", 10)
     assert await world.counted() == await world.board() == expected
     assert await world.freeze() == expected
     assert await world.counted() == await world.board() == expected
@@ -105,18 +105,18 @@ async def test_ratings_before_the_start_are_in_no_burst(world: Cup) -> None:
     minute = world.clock.now().replace(second=0, microsecond=0) + timedelta(minutes=5)
     world.starts_at = minute + timedelta(seconds=30)
     await world.set_rules()
-    for number in range(least_burst() + 1):
-        at = minute + timedelta(seconds=29 if number < 20 else 31)
-        backend = world.backends[0]
-        await rate(world, backend, "one_v1", f"u{number}", True, competition=CUP, at=at)
+    votes = [("one_v1", f"u{number}", True) for number in range(least_burst() + 1)]
+    for second, some in ((29, votes[:20]), (31, votes[20:])):
+        at = minute + timedelta(seconds=second)
+        await rate_all(world, world.backends[0], some, competition=CUP, at=at)
     expected = {"one_v1": VoteCount(least_burst() + 1 - 20, 0)}
     assert await world.counted() == await world.board() == expected
     assert await world.freeze() == expected
 
 
+@pytest.mark.both_databases
 async def test_moved_window_lifts_the_flags_of_what_it_excludes(world: Cup) -> None:
-    for _ in range(DEVOTED_RATINGS - 1):
-        await world.rate("fan", True)
+    await world.rate_often("fan", DEVOTED_RATINGS - 1)
     end = world.clock.now()
     await world.rate("fan", True)
     assert await world.counted() == {}
@@ -140,8 +140,7 @@ async def test_season_ranks_what_was_counted_step_by_step(world: Cup, seed: int)
                 await world.rate(user, rng.random() < 0.6, model, rng.randrange(2))
             case "fan":
                 fan = f"fan-{rng.randrange(3)}"
-                for _ in range(rng.randrange(2, 12)):
-                    await world.rate(fan, True)
+                await world.rate_often(fan, rng.randrange(2, 12))
             case "rush" | "stuff":
                 await crowd(world, rng, MODELS[: 2 if act == "rush" else 1])
             case "count":
@@ -172,8 +171,7 @@ async def crowd(world: Cup, rng: random.Random, models: tuple[str, ...]) -> None
 async def test_frozen_board_stays_despite_allowances_and_leaving_users(
     world: Cup,
 ) -> None:
-    for _ in range(DEVOTED_RATINGS):
-        await world.rate("fan", True)
+    await world.rate_often("fan", DEVOTED_RATINGS)
     for user in ("alice", "bob"):
         await world.rate(user, user == "bob")
     await world.counted()

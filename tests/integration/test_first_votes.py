@@ -1,4 +1,4 @@
-"""Ranks, verdicts and intervals take a user's first vote on a submission; the shown ratio takes the latest. On both databases."""
+"""Ranks, verdicts and intervals take a user's first vote on a submission; the shown ratio takes the latest."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from guanaco_server.database.database import Database
 from guanaco_server.leaderboard.counting import queries
 from guanaco_server.leaderboard.tables import ScoreRow, VoteRow
 from guanaco_server.statistics.votes import VoteCount
-from tests.fixtures.rating import rate
+from tests.fixtures.rating import rate, rate_all
 from tests.fixtures.world import World
-
-pytestmark = pytest.mark.both_databases
 
 ID = "acme-tiny_v1"
 
@@ -64,13 +62,12 @@ async def test_later_ratings_move_the_shown_ratio_alone(world: Votes) -> None:
 
 
 async def test_users_who_rate_again_all_day_move_no_interval(world: Votes) -> None:
-    for user in range(12):
-        await world.rate(f"user-{user}", user % 2 == 0)
+    crowd = [f"user-{number}" for number in range(12)]
+    first = [(ID, user, number % 2 == 0) for number, user in enumerate(crowd)]
+    await rate_all(world, world.backend, first)
     await world.scores.loop.run_once()
     before = await world.row()
-    for _ in range(3):
-        for user in range(12):
-            await world.rate(f"user-{user}", True)
+    await rate_all(world, world.backend, [(ID, user, True) for user in crowd * 3])
     await world.scores.loop.run_once()
     after = await world.row()
     assert (after["score_low"], after["score_high"]) == (before["score_low"], before["score_high"])
@@ -96,6 +93,7 @@ async def test_a_changed_rating_counts_as_it_was_given(world: Votes) -> None:
     assert await world.firsts() == VoteCount(0, 0)
 
 
+@pytest.mark.both_databases
 async def test_counting_from_nothing_gives_the_same(world: Votes) -> None:
     for user, votes in (("ada", "+-"), ("bob", "-+"), ("eve", "+-+")):
         for vote in votes:
@@ -115,6 +113,7 @@ async def tally(world: Votes) -> dict[str, int]:
     return found
 
 
+@pytest.mark.both_databases
 async def test_a_vote_of_the_version_before_counts_as_its_latest(world: Votes) -> None:
     """The version before writes no first vote; its user is counted again with the next rating."""
     await world.rate("ada", True)

@@ -16,12 +16,11 @@ from guanaco_server.deployments.memory_server import Script
 from guanaco_server.deployments.model_server import ModelServerFault
 from tests.fixtures.talking import contents, parse, talking
 
-pytestmark = pytest.mark.both_databases
-
 KEY = {"Idempotency-Key": "11b2c3"}
 HELLO = {"content": "Hello"}
 
 
+@pytest.mark.both_databases
 async def test_a_repeated_message_is_one_turn_also_after_a_restart(database: Database) -> None:
     world, http, conversation = await talking(database, Script(("Hi", " you")))
     path = f"/conversations/{conversation}/messages"
@@ -67,6 +66,7 @@ async def test_what_failed_is_tried_again(database: Database) -> None:
     assert len(await contents(http, conversation)) == 2
 
 
+@pytest.mark.both_databases
 async def test_while_the_first_is_answered_a_repetition_gets_409(database: Database) -> None:
     go_on = asyncio.Event()
     world, http, conversation = await talking(database, Script(("Hi",), go_on=go_on))
@@ -81,6 +81,7 @@ async def test_while_the_first_is_answered_a_repetition_gets_409(database: Datab
     assert (await http.post(path, json=HELLO, headers=KEY)).json() == (await first).json()
 
 
+@pytest.mark.both_databases
 async def test_a_request_whose_process_died_is_answered_after_its_lease(database: Database) -> None:
     world, http, conversation = await talking(database)
     path = f"/conversations/{conversation}/messages"
@@ -162,6 +163,7 @@ ACCEPT_ANSWERS = {
 }
 
 
+@pytest.mark.both_databases
 async def test_database_outage_at_key_lookup_has_our_error_form(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +191,7 @@ async def run_all(database: Database, *statements: str) -> None:
             await session.execute(text(statement))
 
 
+@pytest.mark.both_databases
 async def test_turn_and_answer_are_stored_together_or_not_at_all(database: Database) -> None:
     """A process that dies between them would leave a turn that a repetition takes again."""
     _, http, conversation = await talking(
@@ -207,6 +210,7 @@ async def test_turn_and_answer_are_stored_together_or_not_at_all(database: Datab
     assert await said(http, conversation) == ["Hello", "Ho"]
 
 
+@pytest.mark.both_databases
 async def test_a_request_that_another_process_took_over_stores_nothing(database: Database) -> None:
     """It was silent for longer than its lease; the other process carries the request out."""
     go_on = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Tests what the leaderboard shows, of whom, and to whom; on both databases."""
+"""Tests what the leaderboard shows, of whom, and to whom."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from guanaco.submissions import Status
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
 from tests.fixtures.world import World
-
-pytestmark = pytest.mark.both_databases
 
 
 @pytest.fixture
@@ -61,6 +59,7 @@ async def test_unrated_conversations_count_but_have_no_length(world: World, ada:
     assert (row["rank"], row["interval_low"], row["interval_high"]) == (None, None, None)
 
 
+@pytest.mark.both_databases
 async def test_only_the_latest_vote_of_a_user_counts(world: World, ada: Account) -> None:
     await world.publish(ada)
     http = await world.http(Role.BACKEND)

@@ -1,4 +1,4 @@
-"""Summaries of long conversations, over HTTP and on both databases: written in the background, read, corrected and erased."""
+"""Summaries of long conversations, over HTTP: written in the background, read, corrected and erased."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import MemoryModelServer, Script
 from guanaco_server.deployments.model_server import Chunk, Generation, ModelServerFault
 from tests.fixtures.world import World
-
-pytestmark = pytest.mark.both_databases
 
 FACT = "My ferret is called Quillon."
 NOTES = "The user has a ferret called Quillon and goes along the river."
@@ -206,6 +204,7 @@ async def test_both_sides_of_a_battle_see_the_summary(database: Database) -> Non
     assert first == second
 
 
+@pytest.mark.both_databases
 async def test_a_correction_stands_in_place_of_all_summaries(database: Database) -> None:
     server = NotingServer(NOTES)
     world, http, talk = await talking(database, server)
@@ -235,6 +234,7 @@ async def test_before_anything_was_said_there_is_nothing_to_correct(database: Da
     assert (answer.status_code, answer.json()["error"]) == (422, "invalid_input")
 
 
+@pytest.mark.both_databases
 @pytest.mark.slow
 async def test_what_was_erased_is_neither_summarized_nor_recalled(database: Database) -> None:
     server = NotingServer("nothing of it")
@@ -333,6 +333,7 @@ async def test_what_is_carried_is_shown_behind_an_imported_history(database: Dat
     assert FACT in world.adapters.model_server.generations[-1].prompt  # type: ignore[attr-defined]
 
 
+@pytest.mark.both_databases
 async def test_who_is_erased_while_a_conversation_opens_is_not_remembered(
     database: Database,
 ) -> None:
@@ -352,6 +353,7 @@ async def test_who_is_erased_while_a_conversation_opens_is_not_remembered(
     assert (await remembered(http, third))["carried"] is None
 
 
+@pytest.mark.both_databases
 async def test_an_erasure_during_a_turn_reaches_it(database: Database) -> None:
     gate, reached = asyncio.Event(), asyncio.Event()
 
@@ -400,6 +402,7 @@ async def test_a_message_that_is_deleted_is_carried_no_more(database: Database) 
     assert FACT not in prompt(server)
 
 
+@pytest.mark.both_databases
 async def test_another_process_shows_what_one_has_written(database: Database) -> None:
     server = NotingServer(NOTES)
     world, http, talk = await talking(database, server)
@@ -425,6 +428,7 @@ async def test_model_without_useful_summaries_is_asked_less_often(
     assert (await remembered(http, talk))["summaries"] == []
 
 
+@pytest.mark.both_databases
 async def test_what_a_database_cannot_hold_is_left_out(database: Database) -> None:
     server = NotingServer(f"{NOTES}\x00\ud800")
     world, http, talk = await talking(database, server)

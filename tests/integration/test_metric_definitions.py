@@ -1,4 +1,4 @@
-"""A new version of the metrics' definitions reaches old conversations, beside processes of the old version; on both databases."""
+"""A new version of the metrics' definitions reaches old conversations, beside processes of the old version."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ from guanaco_server.leaderboard.counting.measurement import (
 from guanaco_server.leaderboard.tables import CountedConversationRow, ScoreRow
 from tests.fixtures.rating import converse, rate, say
 from tests.fixtures.world import World
-
-pytestmark = pytest.mark.both_databases
 
 SUBMISSIONS = ("one_v1", "two_v1")
 Aggregates = dict[tuple[str, str], str]
@@ -104,6 +102,7 @@ async def world(database: Database) -> Rollout:
     return await Rollout(database).begin()
 
 
+@pytest.mark.both_databases
 async def test_new_metric_is_counted_for_old_conversations(
     world: Rollout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +151,7 @@ async def test_older_process_leaves_newer_measurements_alone(world: Rollout) -> 
     assert await world.counted_from_nothing(world.newer) == counted
 
 
+@pytest.mark.both_databases
 async def test_replaced_measurement_of_a_process_without_definitions_is_noticed(
     world: Rollout,
 ) -> None:

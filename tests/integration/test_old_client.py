@@ -18,7 +18,7 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
 from guanaco_server.leaderboard.flags.rules import DEVOTED_RATINGS
 from tests.fixtures.old_client import old_client_python, session
-from tests.fixtures.rating import rate
+from tests.fixtures.rating import rate, rate_all
 from tests.fixtures.serving import serving
 from tests.fixtures.world import World
 
@@ -292,8 +292,7 @@ async def test_a_window_over_everything_counts_the_votes_of_the_board(world: Old
     starts_at = world.clock.now().isoformat()
     admin = await world.http(Role.ADMIN)
     await admin.put("/competitions/cup", json={"name": "Cup", "starts_at": starts_at})
-    for _ in range(DEVOTED_RATINGS):
-        await rate(world, backend, "acme-tiny_v1", "fan", True)
+    await rate_all(world, backend, [("acme-tiny_v1", "fan", True)] * DEVOTED_RATINGS)
     await rate(world, backend, "acme-tiny_v1", "17", False)
     await rate(world, backend, "acme-tiny_v1", "17", True)
     await rate(world, other, "acme-tiny_v1", "17", False)

@@ -1,4 +1,4 @@
-"""Alerts to the operator: counted, fired once, told once, resolved, on both databases."""
+"""Alerts to the operator: counted, fired once, told once, resolved."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from guanaco_server.deployments.model_server import ModelServerFault
 from guanaco_server.settings import Settings
 from tests.fixtures.receiver import REDIRECT, Receiver, receiving
 from tests.fixtures.world import World
-
-pytestmark = pytest.mark.both_databases
 
 ID = "acme-tiny_v1"
 SECRET_PATH = "/services/T000/B000/verysecret"
@@ -79,6 +77,7 @@ async def receiver() -> AsyncIterator[Receiver]:
         yield receiver
 
 
+@pytest.mark.both_databases
 async def test_budget_alert_fires_and_ends_once_across_restarts(
     database: Database, receiver: Receiver
 ) -> None:
@@ -145,6 +144,7 @@ async def test_replies_are_counted_by_what_became_of_them(database: Database) ->
     assert sum(count for name, count in counts.items() if name.startswith("first_token:")) == 1
 
 
+@pytest.mark.both_databases
 async def test_counts_of_several_processes_are_added_up(database: Database) -> None:
     one = await world_of(database, None)
     other = Watching(database)
@@ -203,6 +203,7 @@ async def test_an_end_is_not_told_before_the_beginning(database: Database) -> No
         ]
 
 
+@pytest.mark.both_databases
 async def test_two_processes_send_a_message_once(database: Database, receiver: Receiver) -> None:
     one = await world_of(database, receiver)
     other = Watching(database, alert_webhook_url=receiver.url)
@@ -257,6 +258,7 @@ async def test_alerts_are_kept_where_nobody_is_told(database: Database) -> None:
     assert message.last_result == "alert_webhook_url is not set for the worker"
 
 
+@pytest.mark.both_databases
 async def test_what_is_old_is_forgotten(database: Database, receiver: Receiver) -> None:
     world = await world_of(database, receiver)
     await world.spend(per_hour=600)

@@ -1,4 +1,4 @@
-"""Personas that no model has room for, over HTTP and on both databases: cut at once, shortened in the background, erased."""
+"""Personas that no model has room for, over HTTP: cut at once, shortened in the background, erased."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import MemoryModelServer
 from guanaco_server.deployments.model_server import Chunk, Generation
 from tests.fixtures.world import World
-
-pytestmark = pytest.mark.both_databases
 
 FILLER = "She likes the weather, and the weather is what she likes. "
 FACTS = "Her brother Edmund was lost in 1890. Her compass points to Gullrock. "
@@ -106,6 +104,7 @@ async def test_only_its_user_reads_a_persona_with_an_equal_cut(
     assert "Kim" not in str(found)
 
 
+@pytest.mark.both_databases
 async def test_nothing_is_stored_of_a_conversation_that_is_not_opened(database: Database) -> None:
     world, http = await world_with(database)
 
@@ -165,6 +164,7 @@ async def test_a_models_version_is_used_if_it_keeps_more(
     assert all(one["tokens"] <= found["budget_tokens"] for one in found["versions"])
 
 
+@pytest.mark.both_databases
 async def test_versions_go_with_the_user_and_the_character(database: Database) -> None:
     world, http = await world_with(database)
     pushed = (await http.post("/characters", json={"name": "M", "description": LONG})).json()

@@ -15,8 +15,6 @@ from guanaco_server.database.database import Database
 from guanaco_server.submissions.tables import SubmissionRow
 from tests.fixtures.world import World
 
-pytestmark = pytest.mark.both_databases
-
 TINY = {"repo": "acme/tiny"}
 
 
@@ -43,6 +41,7 @@ async def become(world: World, status: Status, **columns: object) -> None:
         await session.execute(update(SubmissionRow).values(status=status, **columns))
 
 
+@pytest.mark.both_databases
 async def test_concurrent_submits_are_taken_up_to_the_limit(world: Limited) -> None:
     http = await world.http(Role.DEVELOPER)
     answers = await submit(http, times=12)
@@ -104,6 +103,7 @@ async def test_one_of_the_live_may_be_redeployed_at_the_limit(world: Limited) ->
     assert (await http.post("/submissions/acme-tiny_v1/redeploy")).status_code == 202
 
 
+@pytest.mark.both_databases
 async def test_racing_requests_with_one_key_are_one_submission(
     world: Limited,
 ) -> None:
@@ -115,6 +115,7 @@ async def test_racing_requests_with_one_key_are_one_submission(
     assert [answer.status_code for answer in answers] == [202] * 4
 
 
+@pytest.mark.both_databases
 async def test_weights_count_once_an_artifact_and_stop_oversized_models(
     world: Limited,
 ) -> None:
@@ -161,6 +162,7 @@ async def test_a_developer_reads_their_own_quota_only(world: Limited) -> None:
     assert (await admin.put("/accounts/ada/quota", json={"live": -1})).status_code == 422
 
 
+@pytest.mark.both_databases
 async def test_run_starts_are_forgotten_after_their_hour(world: Limited) -> None:
     http = await world.http(Role.DEVELOPER)
     for _ in range(3):

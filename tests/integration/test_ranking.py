@@ -1,9 +1,10 @@
-"""Competitions' rankings, flags, seasons and histories over HTTP, on both databases."""
+"""Competitions' rankings, flags, seasons and histories over HTTP."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -20,10 +21,8 @@ from guanaco_server.leaderboard.flags.rules import DEVOTED_RATINGS, least_burst
 from guanaco_server.leaderboard.ranking import queries as ranking_queries
 from guanaco_server.leaderboard.ranking.standings import StandingsPublisher
 from guanaco_server.statistics.votes import VoteCount
-from tests.fixtures.rating import rate, say
+from tests.fixtures.rating import rate, rate_all, say
 from tests.fixtures.world import World
-
-pytestmark = pytest.mark.both_databases
 
 
 class Season(World):
@@ -47,15 +46,21 @@ class Season(World):
         return self
 
     async def votes(self, user: str, ups: dict[int, bool], competition: str = "autumn") -> None:
-        for number, thumbs_up in ups.items():
-            await rate(
-                self,
-                self.backend,
-                f"model-{number}_v1",
-                user,
-                thumbs_up,
-                competition=competition,
-            )
+        await self.all_votes([user], lambda _: ups, competition)
+
+    async def all_votes(
+        self,
+        users: Iterable[str],
+        ups: Callable[[int], dict[int, bool]],
+        competition: str = "autumn",
+    ) -> None:
+        """``ups``: what each user, by their place, thinks of which models."""
+        votes = (
+            (f"model-{number}_v1", user, thumbs_up)
+            for place, user in enumerate(users)
+            for number, thumbs_up in ups(place).items()
+        )
+        await rate_all(self, self.backend, votes, competition=competition)
 
     async def rows(self, competition: str = "autumn", **params: str) -> list[dict[str, Any]]:
         await self.scores.loop.run_once()
@@ -67,14 +72,17 @@ class Season(World):
         return found
 
 
+def users(count: int) -> list[str]:
+    return [f"user-{number}" for number in range(count)]
+
+
 @pytest.fixture
 async def world(database: Database) -> Season:
     return await Season(database).begin()
 
 
 async def test_bradley_terry_ranks_who_is_liked_where_others_are_not(world: Season) -> None:
-    for number in range(30):
-        await world.votes(f"user-{number}", {0: True, 1: number % 2 == 0, 2: False})
+    await world.all_votes(users(30), lambda number: {0: True, 1: number % 2 == 0, 2: False})
     found = await world.rows()
     assert [(row["submission_id"], row["rank"]) for row in found] == [
         ("model-0_v1", 1),
@@ -91,8 +99,7 @@ async def test_bradley_terry_ranks_who_is_liked_where_others_are_not(world: Seas
 
 
 async def test_another_rule_ranks_the_same_votes_anew(world: Season) -> None:
-    for number in range(10):
-        await world.votes(f"user-{number}", {0: True, 1: False})
+    await world.all_votes(users(10), lambda _: {0: True, 1: False})
     assert (await world.rows())[0]["score"] > 1000
     rules = (await world.admin.get("/competitions/autumn")).json()
     del rules["id"], rules["frozen_at"]
@@ -102,8 +109,7 @@ async def test_another_rule_ranks_the_same_votes_anew(world: Season) -> None:
 
 async def test_a_rule_that_compares_users_ranks_votes_from_before_it(database: Database) -> None:
     world = await Season(database).begin("thumbs_up")
-    for number in range(10):
-        await world.votes(f"user-{number}", {0: True, 1: False})
+    await world.all_votes(users(10), lambda _: {0: True, 1: False})
     assert 0.5 < (await world.rows())[0]["score"] <= 1
     rules = (await world.admin.get("/competitions/autumn")).json()
     del rules["id"], rules["frozen_at"]
@@ -134,9 +140,11 @@ async def test_votes_after_the_window_do_not_count(world: Season) -> None:
     assert (await world.rows())[0]["thumbs_up"] == 1
 
 
+@pytest.mark.both_databases
 async def test_frozen_season_recomputes_equally_and_takes_no_more(world: Season) -> None:
-    for number in range(12):
-        await world.votes(f"user-{number}", {0: True, 1: number % 3 == 0, 2: number % 2 == 0})
+    await world.all_votes(
+        users(12), lambda number: {0: True, 1: number % 3 == 0, 2: number % 2 == 0}
+    )
     assert (await world.admin.get("/competitions/autumn/season")).status_code == 404
     frozen = (await world.admin.post("/competitions/autumn/freeze")).json()
     standings = json.loads(frozen["ranking"])["standings"]
@@ -149,6 +157,7 @@ async def test_frozen_season_recomputes_equally_and_takes_no_more(world: Season)
     assert (await world.http_with({}).get("/competitions/autumn/season")).json() == frozen
 
 
+@pytest.mark.both_databases
 async def test_new_field_of_a_competition_changes_no_season(world: Season) -> None:
     await world.votes("alice", {0: True, 1: False})
     frozen = (await world.admin.post("/competitions/autumn/freeze")).json()
@@ -204,8 +213,7 @@ async def test_only_an_admin_freezes_and_the_open_competition_never_ends(world: 
 
 
 async def test_devoted_user_is_left_out_until_an_admin_allows_it(world: Season) -> None:
-    for _ in range(DEVOTED_RATINGS):
-        await world.votes("fan", {0: True}, "open")
+    await world.all_votes(["fan"] * DEVOTED_RATINGS, lambda _: {0: True}, "open")
     await world.votes("alice", {0: True}, "open")
     assert (await world.rows("open"))[0]["thumbs_up"] == 1
     flags = (await world.admin.get("/votes/flags")).json()
@@ -220,8 +228,7 @@ async def test_devoted_user_is_left_out_until_an_admin_allows_it(world: Season) 
 
 
 async def test_a_flag_is_lifted_when_its_rule_holds_no_more(world: Season) -> None:
-    for _ in range(DEVOTED_RATINGS):
-        await world.votes("fan", {0: True}, "open")
+    await world.all_votes(["fan"] * DEVOTED_RATINGS, lambda _: {0: True}, "open")
     await world.rows("open")
     await world.votes("fan", {1: False}, "open")
     assert {row["submission_id"]: row["thumbs_up"] for row in await world.rows("open")}[
@@ -238,12 +245,13 @@ async def test_a_developers_own_chats_do_not_count(world: Season) -> None:
     assert (counted["model-0_v1"], counted["model-1_v1"]) == (0, 1)
 
 
+@pytest.mark.both_databases
 async def test_burst_is_left_out_including_votes_counted_before(world: Season) -> None:
     minute = world.clock.now().replace(second=0, microsecond=0) + timedelta(minutes=5)
-    for number in range(least_burst() + 1):
-        await rate(world, world.backend, "model-0_v1", f"user-{number}", True, at=minute)
-        if number == 10:
-            assert (await world.rows("open"))[0]["thumbs_up"] == 11
+    crowd = [("model-0_v1", user, True) for user in users(least_burst() + 1)]
+    await rate_all(world, world.backend, crowd[:11], at=minute)
+    assert (await world.rows("open"))[0]["thumbs_up"] == 11
+    await rate_all(world, world.backend, crowd[11:], at=minute)
     await rate(world, world.backend, "model-0_v1", "alice", True, at=minute + timedelta(minutes=2))
     assert (await world.rows("open"))[0]["thumbs_up"] == 1
 
@@ -284,6 +292,7 @@ async def test_the_history_has_a_point_an_hour_and_the_present(world: Season) ->
     assert (unknown.status_code, unknown.json()["error"]) == (404, "submission_not_found")
 
 
+@pytest.mark.both_databases
 async def test_old_points_are_thinned_to_one_a_day(world: Season) -> None:
     await world.votes("alice", {0: True}, "open")
     for _ in range(30):
@@ -337,11 +346,14 @@ async def test_a_ranking_takes_over_batches_that_were_counted_meanwhile(world: S
     assert {row[0] for row in fresh if row[1] is not None} == {f"model-{k}_v1" for k in range(3)}
 
 
+@pytest.mark.both_databases
 async def test_ratings_are_counted_and_ranked_side_by_side(world: Season) -> None:
     await world.scores.loop.start()
     try:
         for number in range(12):
-            await world.votes(f"user-{number}", {0: True, 1: number % 3 == 0})
+            for model, thumbs_up in ((0, True), (1, number % 3 == 0)):
+                name, user = f"model-{model}_v1", f"user-{number}"
+                await rate(world, world.backend, name, user, thumbs_up, competition="autumn")
         async with asyncio.timeout(20):
             while (await shown(world)).get("model-0_v1") != 12:
                 await asyncio.sleep(0.05)

@@ -10,8 +10,6 @@ from guanaco_server.database.database import Database
 from tests.fixtures.talking import talking
 from tests.fixtures.world import World
 
-pytestmark = pytest.mark.both_databases
-
 UP, DOWN = {"thumbs_up": True, "text": "good"}, {"thumbs_up": False, "text": "bad"}
 
 
@@ -39,6 +37,7 @@ async def read_texts(world: World) -> list[str]:
     return [item["text"] for item in page["items"]]
 
 
+@pytest.mark.both_databases
 async def test_changed_rating_counts_and_the_trail_keeps_both(
     database: Database,
 ) -> None:
@@ -86,6 +85,7 @@ async def test_after_a_day_a_rating_stays_as_it_is(database: Database) -> None:
     assert await votes(world) == (1, 0, 1)
 
 
+@pytest.mark.both_databases
 async def test_an_erasure_takes_the_trail_with_it(database: Database) -> None:
     world, http, path = await rated(database)
     feedback_id = (await http.put(path, json=DOWN)).json()["feedback_id"]

@@ -1,4 +1,4 @@
-"""Earlier messages that are shown again, over HTTP and on both databases."""
+"""Earlier messages that are shown again, over HTTP and."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from guanaco.accounts import Role
 from guanaco.parameters import GenerationParams
 from guanaco_server.database.database import Database
 from tests.fixtures.world import World
-
-pytestmark = pytest.mark.both_databases
 
 FACT = "My ferret is called Quillon."
 SHOWN = f"Earlier, the user said: {FACT}\n"
@@ -85,6 +83,7 @@ async def test_another_process_makes_the_same_prompt(world: World) -> None:
     assert world.model_server.generations[-1].prompt == before
 
 
+@pytest.mark.both_databases
 async def test_a_message_deleted_since_is_shown_no_more(world: World) -> None:
     http, talk = await long_talk(world, recall_tokens=32)
     await say(http, talk, QUESTION)

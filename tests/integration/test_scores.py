@@ -30,8 +30,6 @@ from guanaco_server.leaderboard.tables import ScoreRow
 from tests.fixtures.rating import converse, rate, say
 from tests.fixtures.world import World
 
-pytestmark = pytest.mark.both_databases
-
 SUBMISSIONS = ("one_v1", "two_v1", "three_v1")
 USERS = ("alice", "bob", "carol")
 TABLES_WITH_USERS = ("score_conversations", "score_votes", "score_visits")
@@ -217,6 +215,7 @@ def empty_database_file(migrated_sqlite, tmp_path) -> str:  # type: ignore[no-un
     return f"sqlite+aiosqlite:///{tmp_path / 'guanaco.db'}"
 
 
+@pytest.mark.both_databases
 async def test_long_history_with_erasures_counts_alike_in_any_way(world: Rated) -> None:
     rng = random.Random(11)
     kinds = ["open", "open", "say", "regenerate", "rate", "rate", "tomorrow", "settle", "forget"]
@@ -233,6 +232,7 @@ async def test_long_history_with_erasures_counts_alike_in_any_way(world: Rated) 
     assert await world.counted_from_nothing() == step_by_step
 
 
+@pytest.mark.both_databases
 async def test_two_processes_that_count_in_turns_lose_nothing(world: Rated) -> None:
     other = Rated(world.database)
     for number, counter in enumerate([world.scores.counter, other.scores.counter] * 2):
@@ -250,6 +250,7 @@ async def test_what_is_said_waits_longer_than_a_rating(world: Rated) -> None:
     assert await world.scores.counter.has_votes()
 
 
+@pytest.mark.both_databases
 async def test_a_rating_that_commits_late_is_counted(world: Rated) -> None:
     early = await converse(world, world.backend, "one_v1", "alice")
     async with world.database.engine.connect() as connection:
@@ -279,6 +280,7 @@ async def test_in_a_backlog_the_oldest_rating_is_counted_first(world: Rated) -> 
     assert [rating.id for rating in waiting] == given[:5]
 
 
+@pytest.mark.both_databases
 async def test_what_waits_is_found_by_its_index(world: Rated) -> None:
     """However many ratings there are: it is looked for twice a second."""
     asked: list[tuple[str, Any]] = []
@@ -309,6 +311,7 @@ async def test_what_waits_is_found_by_its_index(world: Rated) -> None:
         assert index in plan
 
 
+@pytest.mark.both_databases
 async def test_each_rating_is_counted_once_by_two_keepers(world: Rated) -> None:
     conversations = [
         await converse(
@@ -332,6 +335,7 @@ async def test_each_rating_is_counted_once_by_two_keepers(world: Rated) -> None:
     assert await world.counted_from_nothing() == tallies
 
 
+@pytest.mark.both_databases
 async def test_a_batch_that_fails_leaves_everything_to_be_counted(world: Rated) -> None:
     await rate(world, world.backend, "one_v1", "alice", True)
     async with world.database.write() as session:
@@ -344,6 +348,7 @@ async def test_a_batch_that_fails_leaves_everything_to_be_counted(world: Rated) 
     assert await votes(world) == 1
 
 
+@pytest.mark.both_databases
 async def test_an_erased_user_is_named_nowhere_and_counts_no_more(world: Rated) -> None:
     for user in ("alice", "bob"):
         await rate(world, world.backend, "one_v1", user, True)

@@ -1,4 +1,4 @@
-"""Two apps that number their users alike: user 17 of one is nobody to the other; on both databases."""
+"""Two apps that number their users alike: user 17 of one is nobody to the other."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import pytest
 from guanaco.accounts import Role
 from guanaco_server.database.database import Database
 from tests.fixtures.world import World
-
-pytestmark = pytest.mark.both_databases
 
 PATH = "/submissions/acme-tiny_v1"
 RATINGS_PER_MINUTE = 30
@@ -59,6 +57,7 @@ async def world(database: Database) -> TwoApps:
     return await TwoApps(database).begin()
 
 
+@pytest.mark.both_databases
 async def test_each_has_a_vote_and_a_pseudonym(world: TwoApps) -> None:
     await world.rate(world.one, "17", True)
     await world.rate(world.other, "17", False)

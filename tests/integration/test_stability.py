@@ -11,8 +11,6 @@ from guanaco_server.database.database import Database
 from tests.fixtures.rating import rate, rate_all
 from tests.fixtures.web import WebWorld
 
-pytestmark = pytest.mark.both_databases
-
 GOOD, BAD = "good_v1", "bad_v1"
 
 

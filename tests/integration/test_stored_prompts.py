@@ -1,4 +1,4 @@
-"""Stored prompts over HTTP: versions, labels that submissions follow without a redeploy, and what is refused; on both databases."""
+"""Stored prompts over HTTP: versions, labels that submissions follow without a redeploy, and what is refused."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
 from guanaco_server.submissions.tables import SubmissionRow
 from tests.fixtures.world import World
-
-pytestmark = pytest.mark.both_databases
 
 SHORT = {"response_template": "SHORT {bot_name}:"}
 LONG = {"response_template": "LONG {bot_name}:"}
@@ -75,6 +73,7 @@ async def test_version_never_changes_and_equal_text_makes_no_new_one(world: Prom
     assert (listed["name"], listed["newest"], listed["versions"]) == ("support", 3, [])
 
 
+@pytest.mark.both_databases
 async def test_prompts_of_an_account_take_so_many_bytes(database: Database) -> None:
     world = Prompts(database, prompt_bytes_per_account=6_000)
     await world.begin()
@@ -85,6 +84,7 @@ async def test_prompts_of_an_account_take_so_many_bytes(database: Database) -> N
     assert (await world.push({"response_template": "x" * 4_000})).status_code == 201, "no new one"
 
 
+@pytest.mark.both_databases
 async def test_two_pushes_at_once_get_numbers_of_their_own(world: Prompts) -> None:
     texts = [{"response_template": f"{number} {{bot_name}}:"} for number in range(4)]
     answers = await asyncio.gather(*(world.push(text, "racy") for text in texts))
@@ -207,6 +207,7 @@ async def test_an_experiment_keeps_the_version_that_its_label_named(world: Promp
     assert answer.json()["error"] == "prompt_not_found"
 
 
+@pytest.mark.both_databases
 async def test_failed_or_deleted_submission_follows_no_label(
     world: Prompts,
 ) -> None:

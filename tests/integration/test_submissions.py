@@ -1,4 +1,4 @@
-"""Submitting, following and moving submissions over HTTP; on both databases."""
+"""Submitting, following and moving submissions over HTTP."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from guanaco_server.submissions import lifecycle
 from guanaco_server.submissions.pipeline.records import PipelineRun
 from tests.fixtures.world import World, eventually
 
-pytestmark = pytest.mark.both_databases
-
 
 async def submit(http: httpx.AsyncClient, key: str | None = None, **body: object) -> httpx.Response:
     headers = {"Idempotency-Key": key} if key else {}
     return await http.post("/submissions", json={"repo": "Acme/Tiny"} | body, headers=headers)
 
 
+@pytest.mark.both_databases
 async def test_submissions_of_a_name_are_numbered(database: Database) -> None:
     http = await World(database).http(Role.DEVELOPER)
     answers = await asyncio.gather(*(submit(http) for _ in range(5)))
@@ -36,6 +35,7 @@ async def test_submissions_of_a_name_are_numbered(database: Database) -> None:
     assert {one["status"] for one in listed} == {"queued"}
 
 
+@pytest.mark.both_databases
 async def test_one_idempotency_key_gives_one_submission_also_when_two_race(
     database: Database,
 ) -> None:
@@ -114,6 +114,7 @@ async def test_only_allowed_transitions_are_made(database: Database) -> None:
     assert (redeployed["status"], redeployed["run"]) == ("queued", 2)
 
 
+@pytest.mark.both_databases
 async def test_of_two_that_move_a_submission_at_once_one_loses(database: Database) -> None:
     world = World(database)
     http = await world.http(Role.DEVELOPER)
@@ -124,6 +125,7 @@ async def test_of_two_that_move_a_submission_at_once_one_loses(database: Databas
     assert sorted(answer.status_code for answer in answers) == [200, 409, 409, 409]
 
 
+@pytest.mark.both_databases
 async def test_events_are_numbered_without_gaps_and_resume(
     database: Database,
 ) -> None:
@@ -147,6 +149,7 @@ async def test_events_end_at_once_when_not_followed(database: Database) -> None:
     assert len(sse(answer)) == 1
 
 
+@pytest.mark.both_databases
 async def test_a_stale_run_cannot_publish(database: Database) -> None:
     world = World(database)
     http = await world.http(Role.DEVELOPER)
@@ -176,6 +179,7 @@ async def test_foreign_last_event_id_is_refused(
             assert (answer.status_code, answer.json()["error"]) == (422, "invalid_input")
 
 
+@pytest.mark.both_databases
 async def test_follower_gets_events_live_and_ends_with_the_run(
     database: Database,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,11 +14,13 @@ from guanaco_server.artifacts.stores.local import LocalStore
 from guanaco_server.artifacts.stores.s3 import S3Store
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.clusters.cluster import ReplicaPhase
+from guanaco_server.clusters.local.fork_server import ForkServerProcess
 from guanaco_server.demo.hub_server import LocalHub
 from guanaco_server.deployments.model_server import HoldsAnotherModel, ModelServerFault
 from guanaco_server.formats.manifest import TENSORS_NAME
 from guanaco_server.formats.shape import SWAPPABLE, swap_refusal
 from tests.fixtures.artifacts import flip_byte
+from tests.fixtures.forked import clusters_fork_from
 from tests.fixtures.named_models import LLAMA, Family, make_named_repo
 from tests.fixtures.s3 import moto
 from tests.fixtures.serializer_jobs import job_for, make_artifact, source_of
@@ -35,6 +38,13 @@ pytestmark = [
     pytest.mark.engine,
     pytest.mark.skipif(not PYTHON.exists(), reason="scripts/setup-engine has not been run"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def shared_imports(fork_server: ForkServerProcess) -> Iterator[None]:
+    """All servers are forked from one process, because its imports take longer than a server's start."""
+    with clusters_fork_from(fork_server):
+        yield
 
 
 async def make_artifacts(folder: Path, store: ArtifactStore) -> list[str]:

@@ -15,8 +15,6 @@ from guanaco_server.database.database import Database
 from guanaco_server.submissions.tables import SubmissionRow
 from tests.fixtures.world import World
 
-pytestmark = pytest.mark.both_databases
-
 
 class Limited(World):
     changes = {"quota_per_hour": 2, "quota_live": 1, "quota_in_progress": 1}
@@ -39,6 +37,7 @@ async def enter(http: httpx.AsyncClient, body: dict[str, Any], key: str = "k") -
     return await http.post("/sweeps", json=body, headers={"Idempotency-Key": key})
 
 
+@pytest.mark.both_databases
 async def test_a_sweep_is_entered_once_and_counts_once(world: Limited) -> None:
     http = await world.http(Role.DEVELOPER)
     answers = await asyncio.gather(*(enter(http, request(12)) for _ in range(3)))
@@ -55,6 +54,7 @@ async def test_a_sweep_is_entered_once_and_counts_once(world: Limited) -> None:
     assert listed == (await http.get(f"/sweeps/{sweep}")).json()
 
 
+@pytest.mark.both_databases
 async def test_of_a_bad_sweep_nothing_is_entered(world: Limited) -> None:
     http = await world.http(Role.DEVELOPER)
     bad = request()

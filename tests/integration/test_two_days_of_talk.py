@@ -13,8 +13,6 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.memory_server import Script
 from tests.fixtures.world import World
 
-pytestmark = pytest.mark.both_databases
-
 FACT = "My ferret is called Quillon."
 CARD = {
     "spec": "chara_card_v2",

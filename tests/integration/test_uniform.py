@@ -9,8 +9,6 @@ from guanaco_server.database.database import Database
 from guanaco_server.leaderboard import uniform
 from tests.integration.test_assignment import NAMES, Assigning
 
-pytestmark = pytest.mark.both_databases
-
 
 @pytest.fixture
 async def world(database: Database) -> Assigning:
@@ -19,6 +17,7 @@ async def world(database: Database) -> Assigning:
     return world
 
 
+@pytest.mark.both_databases
 async def test_decisions_of_a_competition_say_what_uniform_assignment_had_shown(
     world: Assigning,
 ) -> None:

@@ -32,10 +32,11 @@ async def rated(database: Database) -> WebWorld:
     await world.publish(await world.account(Role.DEVELOPER, "ada"))
     backend = await world.account(Role.BACKEND, "app")
     for day in range(4):
-        for number in range(4):
-            user = f"user-{day}-{number}"
+        users = [f"user-{day}-{number}" for number in range(4)]
+        for user in users:
             await converse(world, backend, "acme-tiny_v1", user, TALK)
-            await rate(world, backend, "acme-tiny_v1", user, number > day)
+        votes = [("acme-tiny_v1", user, number > day) for number, user in enumerate(users)]
+        await rate_all(world, backend, votes)
         await world.scores.loop.run_once()
         world.clock.advance(timedelta(days=1).total_seconds())
     return world

@@ -18,7 +18,7 @@ from guanaco_server.database.database import Database
 from guanaco_server.notifications.room import build_notifications
 from guanaco_server.submissions import lifecycle
 from guanaco_server.submissions.runs.events import StatusChanges
-from tests.fixtures.rating import rate
+from tests.fixtures.rating import rate_all
 from tests.fixtures.receiver import Receiver, receiving
 from tests.fixtures.world import World, eventually
 
@@ -375,9 +375,9 @@ async def test_a_settled_verdict_and_a_changed_rank_are_told_once(
     await world.routing.refresh()
 
     async def vote(users: range, mine: bool, rival: bool) -> None:
-        for user in users:
-            await rate(world, backend, ID, f"user-{user}", mine)
-            await rate(world, backend, "rival_v1", f"user-{user}", rival)
+        opinions = ((ID, mine), ("rival_v1", rival))
+        votes = [(name, f"user-{user}", up) for user in users for name, up in opinions]
+        await rate_all(world, backend, votes)
         world.clock.advance(60)
         await world.scores.loop.run_once()
         await world.tell()

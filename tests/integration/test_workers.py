@@ -15,8 +15,6 @@ from guanaco_server.settings import Settings
 from guanaco_server.workers.room import build_workers
 from guanaco_server.workers.service import CLAIM_SILENCES, FORGET_S
 
-pytestmark = pytest.mark.both_databases
-
 SILENCE_S = 30.0
 CLAIM_S = CLAIM_SILENCES * SILENCE_S
 
@@ -61,6 +59,7 @@ async def workers(database: Database, clock: FixedClock) -> Sequence[Worker]:
     return [Worker(database, clock, name) for name in ("a", "b", "c")]
 
 
+@pytest.mark.both_databases
 async def test_one_survivor_takes_over_from_a_silent_worker(
     workers: Sequence[Worker], clock: FixedClock
 ) -> None:
@@ -86,6 +85,7 @@ async def test_a_worker_that_beats_is_left_alone(
     assert [worker.taken_over for worker in workers] == [[], [], []]
 
 
+@pytest.mark.both_databases
 async def test_worker_given_up_by_others_ends_at_its_next_beat(
     workers: Sequence[Worker], clock: FixedClock
 ) -> None:
@@ -112,6 +112,7 @@ async def test_worker_survives_a_change_of_its_clock(
     assert alone.taken_over == []
 
 
+@pytest.mark.both_databases
 async def test_returning_worker_waits_until_its_work_was_taken_over(
     workers: Sequence[Worker], clock: FixedClock
 ) -> None:
@@ -151,6 +152,7 @@ async def test_a_survivor_that_dies_while_taking_over_is_succeeded(
     assert await second.service.claim("a")
 
 
+@pytest.mark.both_databases
 async def test_one_worker_is_on_duty_and_another_succeeds_it(
     workers: Sequence[Worker],
 ) -> None:
@@ -179,6 +181,7 @@ async def test_a_dead_workers_duty_passes_on(workers: Sequence[Worker], clock: F
     await second.heartbeat.stop()
 
 
+@pytest.mark.both_databases
 @pytest.mark.slow
 async def test_a_lease_is_held_by_one_at_a_time(workers: Sequence[Worker]) -> None:
     inside: list[str] = []
