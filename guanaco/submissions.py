@@ -330,6 +330,10 @@ class Submission(BaseModel):
         default=False,
         description="For a LoRA adapter: whether it is merged because its developer promoted it.",
     )
+    merged_because: str | None = Field(
+        default=None,
+        description="For a LoRA adapter: why its newest run merges it into its base; null if that serves it unmerged.",
+    )
     architecture: str | None
     parameter_count: int | None
     weight_bytes: int | None
@@ -524,4 +528,8 @@ class StressReport(BaseModel):
     )
     reused: ReusedLoad | None = Field(
         default=None, description="Null if the load was sent for this submission."
+    )
+    merged_because: str | None = Field(
+        default=None,
+        description="For a LoRA adapter that is merged into its base: why it is; null for all others.",
     )

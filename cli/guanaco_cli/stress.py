@@ -71,6 +71,8 @@ def _print_sharing(report: StressReport) -> None:
             f"The load is that of {whose} on the same model server, {words.moment(report.reused.at)};"
             f" {report.reused.own_requests} requests of its own kept to every limit."
         )
+    if report.merged_because is not None:
+        console.line(f"The adapter is merged into its base. {report.merged_because}")
     if report.divergence is not None:
         found = report.divergence
         console.line(

@@ -164,6 +164,7 @@ def _facts(submission: Submission) -> list[tuple[str, str]]:
         ("repo", submission.repo + revision),
         ("commit", submission.commit or ""),
         ("base", _base(submission)),
+        ("merged", submission.merged_because or ""),
         ("model", submission.architecture or ""),
         ("parameters", words.count(submission.parameter_count)),
         ("weights", words.size(submission.weight_bytes)),

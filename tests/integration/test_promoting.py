@@ -9,7 +9,7 @@ import pytest
 
 from guanaco.accounts import Role
 from guanaco.competitions import OPEN
-from guanaco.errors import Conflict, InvalidInput
+from guanaco.errors import Conflict
 from guanaco.submissions import Outcome, RedeployRequest, Stage
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.specs import deployment_name
@@ -135,7 +135,7 @@ async def test_only_an_adapter_that_is_served_unmerged_is_promoted(
     with pytest.raises(Conflict, match="merged into its base already"):
         await world.submissions.redeploy(world.developer, ID, request=PROMOTE)
     whole = await world.publish(world.developer, "acme-whole_v1")
-    with pytest.raises(InvalidInput, match="is no LoRA adapter"):
+    with pytest.raises(Conflict, match="is no LoRA adapter"):
         await world.submissions.redeploy(world.developer, whole, request=PROMOTE)
     await world.submissions.teardown(world.developer, whole)
     http = await world.http(Role.DEVELOPER, "ada")

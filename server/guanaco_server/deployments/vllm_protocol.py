@@ -136,16 +136,21 @@ def read_prompt_logprobs(body: bytes) -> tuple[float, ...]:
 
 def refusal(status: int, body: bytes) -> ModelServerFault:
     """Return the fault for an answer with an error status."""
-    try:
-        why = error_text(json.loads(body))
-    except UNREADABLE:
-        why = None
+    why = refusal_text(body)
     kind = RequestRefused if status in REFUSALS else ModelServerFault
     if status == OTHER_MODEL:
         kind = HoldsAnotherModel
     if why and NAN_REFUSAL in why:
         kind = NotANumber
     return kind(f"The model server answered with status {status}{f': {why}' if why else '.'}")
+
+
+def refusal_text(body: bytes) -> str | None:
+    """Return what an answer with an error status says; None if that is nothing."""
+    try:
+        return error_text(json.loads(body))
+    except UNREADABLE:
+        return None
 
 
 def _parse(data: str | bytes) -> dict[str, Any]:

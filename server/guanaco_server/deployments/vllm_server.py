@@ -33,6 +33,7 @@ from guanaco_server.deployments.vllm_protocol import (
     read_logits,
     read_prompt_logprobs,
     refusal,
+    refusal_text,
     request_body,
     score_body,
 )
@@ -91,7 +92,7 @@ class VllmServer:
             endpoint, ADAPTERS_PATH, order.token, given, ADAPTER_TIMEOUT_S
         )
         if status == HTTPStatus.CONFLICT:
-            raise AdapterRefused(str(refusal(status, answer)))
+            raise AdapterRefused(refusal_text(answer) or str(refusal(status, answer)))
         if status != HTTPStatus.OK:
             raise refusal(status, answer)
 

@@ -1,4 +1,5 @@
-"""Developers' own Hub tokens, one a submission: encrypted, and deleted once the weights are serialized.
+"""Developers' own Hub tokens, one a submission: encrypted, and deleted once the weights are serialized; an
+adapter's once its base's server has loaded it, for else it is merged.
 
 AES-256-GCM under a key that is derived from the platform's secret; the submission's id is authenticated with it, so that no
 row opens another submission's repo.

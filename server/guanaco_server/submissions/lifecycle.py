@@ -68,7 +68,7 @@ async def transition(
         raise SubmissionNotFound(submission_id)
     if not was_changed(changed):
         raise IllegalTransition(submission_id, row.status, to)
-    if to not in queries.READS_THE_HUB:
+    if not queries.may_read_the_hub(to, row.base_repo):
         await queries.delete_hub_token(session, submission_id)
     await append_event(
         session,

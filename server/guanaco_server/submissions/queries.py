@@ -8,6 +8,7 @@ from datetime import datetime
 from sqlalchemy import (
     ColumnElement,
     Row,
+    and_,
     delete,
     exists,
     func,
@@ -62,10 +63,19 @@ async def delete_hub_token(session: AsyncSession, submission_id: str) -> None:
     )
 
 
+def may_read_the_hub(status: Status, base_repo: str | None) -> bool:
+    """Return whether a submission of this status may read its repo again. An adapter is merged where its base's server does not load it."""
+    return status in READS_THE_HUB or (status is Status.DEPLOYING and base_repo is not None)
+
+
 async def delete_unneeded_hub_tokens(session: AsyncSession) -> None:
-    """Delete those of submissions that are past serializing: a version without tokens has moved them on."""
+    """Delete those of submissions that read the Hub no more: a version without tokens has moved them on."""
     needing = select(SubmissionRow.id).where(
-        or_(SubmissionRow.status.in_(READS_THE_HUB), is_prepared_beside())
+        or_(
+            SubmissionRow.status.in_(READS_THE_HUB),
+            and_(SubmissionRow.status == Status.DEPLOYING, SubmissionRow.base_repo.is_not(None)),
+            is_prepared_beside(),
+        )
     )
     await session.execute(
         delete(HubTokenRow)

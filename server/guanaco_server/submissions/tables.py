@@ -72,6 +72,7 @@ class SubmissionRow(Table):
     base_repo: Mapped[str | None] = mapped_column(String(193))
     base_commit: Mapped[str | None] = mapped_column(String(64))
     is_promoted: Mapped[bool] = mapped_column(default=False, server_default=false())
+    merged_because: Mapped[str | None] = mapped_column(Text)
     architecture: Mapped[str | None] = mapped_column(String(128))
     parameter_count: Mapped[int | None] = mapped_column(BigInteger)
     weight_bytes: Mapped[int | None] = mapped_column(BigInteger)

@@ -203,8 +203,7 @@ class RunRecords:
             async with self._database.write() as session:
                 await self._close(session, run, stage, Outcome.DONE)
                 await _note_facts(session, run, facts)
-                if stage is Stage.SERIALIZE and (await _row(session, run)).run == run.number:
-                    await queries.delete_hub_token(session, run.submission_id)
+                await self._forget_hub_token(session, run, stage)
                 if stage is LAST_STAGE:
                     await self._require_wanted(session, run)
                     await self._publish(session, run)
@@ -213,6 +212,15 @@ class RunRecords:
         if stage is LAST_STAGE:
             await self._announce(run.submission_id)
         return Outcome.DONE
+
+    async def _forget_hub_token(
+        self, session: AsyncSession, run: PipelineRun, stage: Stage
+    ) -> None:
+        """Delete the token after the last stage that may read the Hub: that of an adapter is merged if its base's server does not load it."""
+        row = await _row(session, run)
+        last = Stage.SERIALIZE if row.base_repo is None else Stage.DEPLOY
+        if stage is last and row.run == run.number:
+            await queries.delete_hub_token(session, run.submission_id)
 
     async def deployment_key(self, run: PipelineRun) -> str:
         """Return the key of the run's deployment: the submission's own, or one beside it."""
@@ -292,6 +300,16 @@ class RunRecords:
             given = await self._deployments.wish_within(session, deployment)
         self._deployments.note_given(given)
         return given
+
+    async def replace_artifact(self, run: PipelineRun, facts: dict[str, Any]) -> str:
+        """Record another artifact in the middle of a stage, and withdraw the deployment of the one before. Return its key."""
+        async with self._database.write() as session:
+            await self._require_wanted(session, run)
+            await _note_facts(session, run, facts)
+            rollout = await _rollout(session, run)
+            key = rollout.key if rollout else run.submission_id
+            await self._deployments.withdraw(session, key)
+        return key
 
     async def withdraw(self, run: PipelineRun) -> str | None:
         """Withdraw the deployment of a run that has ended and return its key. Return None if it is served, or runs again."""
@@ -395,7 +413,10 @@ class RunRecords:
         rollout = await _rollout(session, run)
         if rollout is not None:
             if rollout.restores is not None:
-                await _note_facts(session, run, {"artifact_key": rollout.restores.artifact_key})
+                facts: dict[str, Any] = {"artifact_key": rollout.restores.artifact_key}
+                if rollout.restores.base_key is not None:
+                    facts["merged_because"] = None
+                await _note_facts(session, run, facts)
             await self._rollouts.shift(session, rollout)
             return
         await lifecycle.transition(

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from guanaco.errors import (
     ClusterRefused,
-    CorruptWeights,
     EngineMissing,
     ModelServerDied,
     ModelServerTooSlow,
@@ -41,6 +40,10 @@ ERROR_MARKS = ("ERROR", "Error:", "error:", "Exception", "CRITICAL")
 QueueFor = Callable[[Submission], Awaitable[str | None]]
 
 
+class AdapterNotLoaded(Exception):  # caught by the deploy stage, which merges the adapter
+    """The model server of its base does not load the adapter; asking again changes nothing. The text says why."""
+
+
 class ServerStart:
     def __init__(
         self,
@@ -66,6 +69,7 @@ class ServerStart:
         """Start the model server and wait until its replies pass. A server that is found again after a kill is not started twice.
 
         StageWaits where there is no room yet: when there is, this is run again and goes on with the deployment.
+        AdapterNotLoaded where the server of an adapter's base does not load it.
         """
         key = await self._records.deployment_key(run)
         is_resumed = await self._deployments.has_wish(key, run.number)
@@ -234,7 +238,7 @@ class ServerStart:
         try:
             await self._deployments.adapters.load(deployment, endpoint)
         except AdapterRefused as fault:
-            raise CorruptWeights(f"The adapter could not be loaded: {fault}") from None
+            raise AdapterNotLoaded(str(fault)) from None
         except ModelServerFault as fault:
             raise ModelServerDied(f"The adapter could not be loaded: {fault}") from None
         await self._records.log(

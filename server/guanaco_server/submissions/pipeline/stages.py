@@ -47,7 +47,7 @@ from guanaco_server.scaling.replicas import capacity_shown
 from guanaco_server.submissions.pipeline.adapter_choice import AdapterPolicy, why_merged
 from guanaco_server.submissions.pipeline.checks.load import LoadCheck
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
-from guanaco_server.submissions.pipeline.server_start import ServerStart
+from guanaco_server.submissions.pipeline.server_start import AdapterNotLoaded, ServerStart
 from guanaco_server.submissions.pipeline.sweep_order import SharedChecks
 from guanaco_server.submissions.quotas.service import QuotaService
 from guanaco_server.tokenization.service import Tokenizers
@@ -146,17 +146,20 @@ async def serialize(parts: StageParts, run: PipelineRun, submission: Submission)
     async def log(message: str, level: Level) -> None:
         await parts.records.log(run, Stage.SERIALIZE, message, level=level)
 
+    why_merged: str | None = None
     if model.adapter is None:
         manifest = await parts.artifacts.ensure(
             submission.id, snapshot, model, submission.dtype, token, log
         )
     else:
-        manifest = await _serialize_adapter(parts, run, submission, snapshot, model, token, log)
+        manifest, why_merged = await _serialize_adapter(
+            parts, run, submission, snapshot, model, token, log
+        )
     await log(
         f"Artifact {manifest.key[:12]} holds {manifest.tensor_count} tensors, {manifest.size_bytes:,} bytes.",
         Level.INFO,
     )
-    return {"artifact_key": manifest.key}
+    return {"artifact_key": manifest.key, "merged_because": why_merged}
 
 
 async def _serialize_adapter(
@@ -167,20 +170,22 @@ async def _serialize_adapter(
     model: CheckedModel,
     token: SecretStr | None,
     log: Log,
-) -> Manifest:
-    """Make the base's artifact, which all that use it share, and the adapter's own; or one of both merged."""
+) -> tuple[Manifest, str | None]:
+    """Make the base's artifact, which all that use it share, and the adapter's own; or one of both merged. Return why it is merged, if it is."""
     assert model.adapter is not None, "it is one"
     assert model.base is not None, "an adapter has a base"
     dtype = submission.dtype
     why = why_merged(parts.adapters, submission, model)
     if why is not None:
         await log(f"The adapter is merged into its base. {why}", Level.INFO)
-        return await parts.artifacts.ensure(submission.id, snapshot, model, dtype, token, log)
+        merged = await parts.artifacts.ensure(submission.id, snapshot, model, dtype, token, log)
+        return merged, why
     alone = replace(model, adapter=None, base=None)
     base = await parts.artifacts.ensure(submission.id, model.base, alone, dtype, token, log)
     if why := await parts.server_start.why_no_adapters(run, submission, base.key):
         await log(f"The adapter is merged into its base. {why}", Level.INFO)
-        return await parts.artifacts.ensure(submission.id, snapshot, model, dtype, token, log)
+        merged = await parts.artifacts.ensure(submission.id, snapshot, model, dtype, token, log)
+        return merged, why
     await log(
         "The adapter is not merged: its base's model server adds it to each token.", Level.INFO
     )
@@ -189,16 +194,43 @@ async def _serialize_adapter(
         weight_bytes=model.adapter.weight_bytes,
         tensor_count=2 * len(model.adapter.modules),
     )
-    return await parts.artifacts.ensure(
+    added = await parts.artifacts.ensure(
         submission.id, snapshot, small, dtype, token, log, base_key=base.key
     )
+    return added, None
 
 
 @performs(Stage.DEPLOY)
 async def deploy(parts: StageParts, run: PipelineRun, submission: Submission) -> Facts:
-    """Start the model server and wait until it has generated."""
-    await parts.server_start.run(run, submission)
+    """Start the model server and wait until it has generated. An adapter that its base's server does not load is merged."""
+    try:
+        await parts.server_start.run(run, submission)
+    except AdapterNotLoaded as refusal:
+        merged = await _merge_refused(parts, run, submission, str(refusal))
+        await parts.server_start.run(run, merged)
     return {}
+
+
+async def _merge_refused(
+    parts: StageParts, run: PipelineRun, submission: Submission, refusal: str
+) -> Submission:
+    """Serialize the adapter merged into its base, and record that in the adapter's place. The server of its base is no longer requested for it."""
+    why = f"vLLM did not load the adapter ({refusal.rstrip('.')}); its weights are merged into the base instead."
+    await parts.records.log(run, Stage.DEPLOY, why, level=Level.WARNING)
+    token = await parts.records.hub_token(run)
+
+    async def log(message: str, level: Level) -> None:
+        await parts.records.log(run, Stage.DEPLOY, message, level=level)
+
+    with _explain_missing_token(token, submission.commit and submission.repo):
+        snapshot, model = await _checked(hub_of(parts, token), parts, submission)
+        manifest = await parts.artifacts.ensure(
+            submission.id, snapshot, model, submission.dtype, token, log
+        )
+    facts: Facts = {"artifact_key": manifest.key, "merged_because": why}
+    key = await parts.records.replace_artifact(run, facts)
+    await parts.deployments.stop_withdrawn(key)
+    return submission.model_copy(update=facts)
 
 
 @performs(Stage.STRESS)

@@ -133,7 +133,7 @@ def _of(submission_id: str, run: int) -> tuple[ColumnElement[bool], ColumnElemen
 
 
 async def unmerged_adapters(session: AsyncSession) -> Sequence[tuple[str, str]]:
-    """Return the id and the developer of each live LoRA adapter that was not promoted."""
+    """Return the id and the developer of each live LoRA adapter that is not known to be merged."""
     row = SubmissionRow
     rows = await session.execute(
         select(row.id, row.developer)
@@ -141,6 +141,7 @@ async def unmerged_adapters(session: AsyncSession) -> Sequence[tuple[str, str]]:
             row.status == Status.DEPLOYED,
             row.base_repo.is_not(None),
             row.is_promoted.is_(False),
+            row.merged_because.is_(None),
         )
         .order_by(row.id)
     )

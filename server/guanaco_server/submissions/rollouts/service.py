@@ -56,8 +56,8 @@ class RolloutService:
     ) -> Submission | None:
         """Begin to redeploy a submission beside the version that serves; None if none does.
 
-        Raises RedeployInProgress while the last one is under way, InvalidInput for a canary of a reward model or where
-        there is nothing to promote.
+        Raises RedeployInProgress while the last one is under way, InvalidInput for a canary of a reward model, Conflict
+        where there is nothing to promote.
         """
         async with self._database.write() as session:
             row = await visible_row(session, account, submission_id, is_locked=True)
@@ -86,9 +86,9 @@ class RolloutService:
         return begun
 
     async def _promote(self, session: AsyncSession, row: SubmissionRow) -> None:
-        """Have the adapter merged from this run on. InvalidInput where there is nothing to merge."""
+        """Have the adapter merged from this run on. Conflict where there is nothing to merge."""
         if row.base_repo is None:
-            raise InvalidInput(
+            raise Conflict(
                 f"{row.id} is no LoRA adapter, so there is nothing to merge.",
                 hint="`guanaco redeploy` runs its pipeline again.",
             )

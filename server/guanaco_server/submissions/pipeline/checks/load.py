@@ -81,7 +81,8 @@ class LoadCheck:
                 hint="Nothing is to be done: the check is made again when the server is back.",
             )
         divergence = await self._merge.measure(run, endpoint)
-        return report.model_copy(update={"divergence": divergence})
+        facts = {"divergence": divergence, "merged_because": submission.merged_because}
+        return report.model_copy(update=facts)
 
     async def _checked(
         self,

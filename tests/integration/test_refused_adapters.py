@@ -1,0 +1,139 @@
+"""An adapter that the model server of its base does not load is merged; hub, jobs, cluster and engine are in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from guanaco.accounts import Role
+from guanaco.submissions import Outcome, Stage, WeightDtype
+from guanaco_server.artifacts.service import artifact_key
+from guanaco_server.clusters.cluster import JobSpec
+from guanaco_server.clusters.memory import JobScript
+from guanaco_server.database.database import Database
+from guanaco_server.demo.tiny_repo import make_tiny_repo
+from guanaco_server.deployments.model_server import AdapterRefused
+from guanaco_server.deployments.specs import deployment_name
+from guanaco_server.formats.manifest import AdapterPart, Manifest
+from guanaco_server.serializer.task import TICKET_VARIABLE
+from guanaco_server.submissions.pipeline.records import PipelineRun
+from tests.fixtures.lora_repos import make_lora_repo
+from tests.fixtures.world import World
+
+ONE, TWO = "acme/one", "acme/two"
+TOKEN = "hf_ofada0123456789"
+REFUSAL = AdapterRefused("LoRA rank 16 is greater than max_lora_rank 8.")
+WHY = "vLLM did not load the adapter (LoRA rank 16 is greater than max_lora_rank 8); its weights are merged into the base instead."
+TO_SERIALIZE = (Stage.RESOLVE, Stage.CHECK, Stage.SERIALIZE)
+
+
+class AdapterWorld(World):
+    """Two adapters of one base on the hub, and serializer jobs that write what they are asked for."""
+
+    changes = {"stress_requests": 2, "stress_duration_s": 0.05, "stress_rate": 200}
+
+    async def begin(self, folder: Path) -> None:
+        make_tiny_repo(folder / "acme" / "tiny")
+        for seed, repo in enumerate((ONE, TWO), 1):
+            make_lora_repo(folder / repo, folder / "acme" / "tiny", seed=seed)
+        for repo in ("acme/tiny", ONE, TWO):
+            files = {path.name: path.read_bytes() for path in (folder / repo).iterdir()}
+            self.hub.add_repo(repo, files)
+        self.small = {
+            path.name: path.read_bytes() for path in (folder / "acme" / "tiny").glob("*.json")
+        }
+        await self.name_artifacts()
+        self.api = await self.http(Role.DEVELOPER, "ada")
+        self.cluster.job = JobScript(works=self._serialize)
+
+    async def name_artifacts(self) -> None:
+        base = await self.hub.resolve("acme/tiny", None)
+        self.base = artifact_key(base, None, WeightDtype.AUTO)
+        self.added, self.merged = dict[str, str](), dict[str, str]()
+        for repo in (ONE, TWO):
+            own = await self.hub.resolve(repo, None)
+            self.added[repo] = artifact_key(own, base, WeightDtype.AUTO, self.base)
+            self.merged[repo] = artifact_key(own, base, WeightDtype.AUTO)
+
+    async def submit(self, repo: str, **headers: str) -> PipelineRun:
+        answer = await self.api.post("/submissions", json={"repo": repo}, headers=headers)
+        return PipelineRun(answer.json()["id"], 1)
+
+    async def run(self, run: PipelineRun, *stages: Stage) -> Outcome | None:
+        """The last stage's outcome."""
+        outcome = None
+        for stage in stages:
+            outcome = await self.platform.rooms.pipeline.runner.run(run, stage)
+        return outcome
+
+    async def kept_token(self, run: PipelineRun) -> bool:
+        return await self.journal.hub_token(run) is not None
+
+    async def _serialize(self, spec: JobSpec) -> None:
+        key = spec.secrets[TICKET_VARIABLE].rpartition("/")[2]
+        part = AdapterPart(base_key=self.base, scales={})
+        manifest = Manifest(
+            key=key,
+            repo=ONE,
+            commit="c" * 40,
+            adapter=part if key in self.added.values() else None,
+            files=(),
+            tensors_bytes=0,
+            tensors=(),
+            tool_versions={},
+            created_at=self.clock.now(),
+        )
+        self.store.stage(key, manifest, self.small)
+
+
+@pytest.fixture
+async def world(database: Database, tmp_path: Path) -> AdapterWorld:
+    world = AdapterWorld(database)
+    await world.begin(tmp_path)
+    return world
+
+
+async def test_an_adapter_that_vllm_refuses_is_merged_and_says_why(world: AdapterWorld) -> None:
+    run = await world.submit(ONE)
+    await world.run(run, *TO_SERIALIZE)
+    world.model_server.adapter_fault = REFUSAL
+    assert await world.run(run, Stage.DEPLOY) is Outcome.DONE
+    row = await world.deployments.find(run.submission_id)
+    assert row is not None
+    assert (row.artifact_key, row.base_key) == (world.merged[ONE], None)
+    (server,) = world.cluster.deployments.values()
+    assert "--enable-lora" not in server.spec.command
+    assert world.store.uri(row.artifact_key) in server.spec.command
+    path = f"/submissions/{run.submission_id}"
+    assert (await world.api.get(path)).json()["merged_because"] == WHY
+    assert WHY in (await world.api.get(f"{path}/events?follow=false")).text
+    assert await world.run(run, Stage.STRESS) is Outcome.DONE
+    assert (await world.api.get(f"{path}/stress")).json()["merged_because"] == WHY
+
+
+async def test_a_refusal_leaves_the_other_adapters_of_the_base_alone(world: AdapterWorld) -> None:
+    first, second = await world.submit(ONE), await world.submit(TWO)
+    assert await world.run(first, *TO_SERIALIZE, Stage.DEPLOY) is Outcome.DONE
+    await world.run(second, *TO_SERIALIZE)
+    world.model_server.adapter_fault = REFUSAL
+    assert await world.run(second, Stage.DEPLOY) is Outcome.DONE
+    names = [deployment_name(run.submission_id) for run in (first, second)]
+    assert world.cluster.starts == names
+    assert list(world.cluster.deployments) == names
+    served = await world.deployments.find(first.submission_id)
+    assert served is not None
+    assert served.is_adapter
+
+
+async def test_the_token_of_a_private_adapter_is_kept_until_loaded(
+    world: AdapterWorld,
+) -> None:
+    world.hub.make_private(ONE, TOKEN)
+    run = await world.submit(ONE, **{"X-Hub-Token": TOKEN})
+    await world.run(run, *TO_SERIALIZE)
+    assert await world.kept_token(run)
+    world.model_server.adapter_fault = REFUSAL
+    assert await world.run(run, Stage.DEPLOY) is Outcome.DONE
+    assert world.cluster.jobs[-1].secrets["HF_TOKEN"] == TOKEN
+    assert not await world.kept_token(run)
