@@ -5,7 +5,14 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
 
 from guanaco.competitions import OPEN
 from guanaco.forms import OneLine, Slug
@@ -34,6 +41,20 @@ def _is_false(value: object) -> bool:
 
 def _is_none(value: object) -> bool:
     return value is None
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("It should be more than blanks")
+    return text
+
+
+MessageText = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=MAX_MESSAGE_CHARS),
+    AfterValidator(_not_blank),
+]
+"""What a user says: a message that a reply can answer."""
 
 
 class Bot(BaseModel):
@@ -179,7 +200,7 @@ class Assignment(BaseModel):
 class MessageRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    content: str = Field(min_length=1, max_length=MAX_MESSAGE_CHARS)
+    content: MessageText
     stream: bool = False
 
 
@@ -343,9 +364,7 @@ class ConversationChanges(BaseModel):
 class MessageChanges(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    content: Annotated[
-        str, StringConstraints(min_length=1, max_length=MAX_MESSAGE_CHARS, pattern=NO_NUL)
-    ]
+    content: Annotated[MessageText, StringConstraints(pattern=NO_NUL)]
 
 
 class ChoiceRequest(BaseModel):

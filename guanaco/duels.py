@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from guanaco.chat import MAX_MESSAGE_CHARS
+from guanaco.chat import MessageText
 from guanaco.competitions import AssignmentDecision
 from guanaco.open_enum import OpenEnum
 
@@ -35,7 +35,7 @@ class DuelResult(OpenEnum):
 class BattleRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    content: str = Field(min_length=1, max_length=MAX_MESSAGE_CHARS)
+    content: MessageText
     stream: bool = False
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from guanaco.errors import InvalidFormatter
 from guanaco.errors.validation import problems_of
+from guanaco.json_files import refuse_repeated_keys
 from guanaco.prompts import (
     CHAT_TEMPLATE,
     PRESETS,
@@ -16,7 +17,7 @@ from guanaco.prompts import (
     PromptFile,
     PromptFormatter,
 )
-from guanaco.yaml_files import parse_yaml
+from guanaco.yaml_files import RepeatedKey, parse_yaml
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -112,10 +113,18 @@ def _parse(path: Path, raw: bytes) -> dict[str, Any]:
     kind = "JSON" if path.suffix == ".json" else "YAML"
     try:
         text = raw.decode("utf-8-sig")
-        value = json.loads(text) if kind == "JSON" else parse_yaml(text, is_plain=True)
+        value = _json(text) if kind == "JSON" else parse_yaml(text, is_plain=True)
+    except RepeatedKey as error:
+        raise InvalidFormatter(f"{path}: {error}.") from None
     except (ValueError, RecursionError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise InvalidFormatter(f"{path} is not {kind}: {reason}.", hint=KEYS_HINT) from None
     if not isinstance(value, dict):
         raise InvalidFormatter(f"{path} holds no mapping.", hint=KEYS_HINT)
+    return value
+
+
+def _json(text: str) -> Any:
+    value = json.loads(text)
+    refuse_repeated_keys(text)
     return value

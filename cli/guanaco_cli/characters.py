@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -61,6 +62,7 @@ def push(
         card = file.read_bytes()
     except OSError as error:
         raise InvalidInput(f"{file} cannot be read: {error.strerror}.") from None
+    _refuse_repeated_keys(file, card)
     with connect() as client:
         pushed = client.push_character(card, character_id=character_id, is_public=is_public)
     if as_json:
@@ -197,11 +199,29 @@ def _read_book(file: Path) -> Lorebook:
     from guanaco.lore import Lorebook
 
     try:
-        return Lorebook.model_validate_json(file.read_bytes())
+        content = file.read_bytes()
+        book = Lorebook.model_validate_json(content)
     except OSError as error:
         raise InvalidInput(f"{file} cannot be read: {error.strerror}.") from None
     except ValidationError as error:
         raise InvalidInput(f"{file} is no lorebook: {one_sentence(error)}") from None
+    _refuse_repeated_keys(file, content)
+    return book
+
+
+def _refuse_repeated_keys(file: Path, content: bytes) -> None:
+    """Raise InvalidInput where JSON says something twice. What is no JSON, such as a picture, passes: whoever reads it says so."""
+    from guanaco.json_files import refuse_repeated_keys
+    from guanaco.yaml_files import RepeatedKey
+
+    try:
+        text = content.decode("utf-8-sig")
+        json.loads(text)
+        refuse_repeated_keys(text)
+    except RepeatedKey as error:
+        raise InvalidInput(f"{file}: {error}.") from None
+    except (ValueError, RecursionError):
+        return
 
 
 @app.command(epilog="Example: guanaco characters publish chr_…")

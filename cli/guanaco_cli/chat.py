@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from guanaco.errors import InvalidInput
 from guanaco_cli import options
 from guanaco_cli.connection import connect
 from guanaco_cli.console import BOLD, DIM, console
@@ -43,6 +44,8 @@ def chat(
     ] = False,
 ) -> None:
     """Talk to your own submission. Nothing is recorded. Without a terminal, each line of stdin is a message."""
+    if message is not None and not message.strip():
+        raise InvalidInput("There is nothing to say: --message is blank.")
     with connect() as client:
         who = options.read_bot(bot) if character is None else _cast(client, character)
         talk = LocalConversation(submission_id, who, show_prompt=show_prompt, as_json=as_json)

@@ -79,9 +79,16 @@ class Console:
     ) -> None:
         """Print a table of data. A column whose name ends with ``>`` is aligned to the right.
 
-        Ids are never cut: on a narrow terminal the last columns are left out, but those that are to be kept (``keep``).
+        Ids are never cut or folded: on a narrow terminal the last columns are left out, but those that are to be kept
+        (``keep``). Where the ids alone are too wide, each row is a block of lines.
         """
-        self.rich(is_talk=is_talk).print(self.make_table(columns, rows, title=title, keep=keep))
+        output = self.rich(is_talk=is_talk)
+        cells = _cleaned(rows)
+        shown = _fitting(columns, cells, output.width, keep)
+        if _is_too_wide(columns, cells, shown, output.width):
+            _print_blocks(output, columns, cells, title)
+        else:
+            output.print(self.make_table(columns, cells, title=title, keep=keep))
 
     def make_table(
         self,
@@ -92,17 +99,15 @@ class Console:
         caption: str | None = None,
         keep: Collection[str] = (),
     ) -> Table:
-        """Make the table that ``table`` prints, for a live display."""
+        """Make the table that ``table`` prints, for a live display, which folds ids that are too wide."""
         from rich import box
         from rich.table import Table
         from rich.text import Text
 
-        cells = [["" if cell is None else clean_line(str(cell)) for cell in row] for row in rows]
+        cells = _cleaned(rows)
         width = self.rich(is_talk=False).width
         shown = _fitting(columns, cells, width, keep)
-        is_folded = _is_too_wide(
-            [columns[n] for n in shown], [[row[n] for n in shown] for row in cells], width
-        )
+        is_folded = _is_too_wide(columns, cells, shown, width)
         left_out = [name.rstrip(">") for n, name in enumerate(columns) if n not in shown]
         notes = [caption, f"Not shown at this width: {', '.join(left_out)}." if left_out else None]
         table = Table(
@@ -178,6 +183,10 @@ class Console:
         )
 
 
+def _cleaned(rows: Iterable[Sequence[object]]) -> list[list[str]]:
+    return [["" if cell is None else clean_line(str(cell)) for cell in row] for row in rows]
+
+
 def _fitting(
     columns: Sequence[str], cells: Sequence[Sequence[str]], width: int, keep: Collection[str]
 ) -> list[int]:
@@ -200,14 +209,34 @@ def _fitting(
     return shown
 
 
-def _is_too_wide(columns: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> bool:
-    """Return whether the ids alone are wider than the terminal, so that they must be folded."""
+def _is_too_wide(
+    columns: Sequence[str], cells: Sequence[Sequence[str]], shown: Sequence[int], width: int
+) -> bool:
+    """Return whether the ids in the columns that are shown are wider than the terminal."""
     from rich.cells import cell_len
 
-    ids = [place for place, name in enumerate(columns) if name in IDS]
+    ids = [place for place in shown if columns[place] in IDS]
     widths = [max([cell_len(row[place]) for row in cells], default=0) for place in ids]
-    others = len(columns) - len(ids)
-    return EDGES + sum(widths) + GAP * (len(columns) - 1) + LEAST * others > width
+    others = len(shown) - len(ids)
+    return EDGES + sum(widths) + GAP * (len(shown) - 1) + LEAST * others > width
+
+
+def _print_blocks(
+    output: RichConsole, columns: Sequence[str], cells: Sequence[Sequence[str]], title: str | None
+) -> None:
+    """Print each row as lines of a name and a value. A value without blanks that is wider than the terminal is left to it to wrap, so that it can be copied."""
+    from rich.text import Text
+
+    if title:
+        output.print(Text(title))
+    names = [name.rstrip(">") for name in columns]
+    for number, row in enumerate(cells):
+        if number:
+            output.print()
+        for name, cell in zip(names, row, strict=True):
+            line = Text(f"{name}: {cell}" if name else cell)
+            is_whole = " " not in cell
+            output.print(line, no_wrap=is_whole, overflow="ignore" if is_whole else "fold", crop=False)
 
 
 def _plain(value: object) -> object:

@@ -188,13 +188,18 @@ def import_conversation(
 def say(
     conversation_id: ConversationId,
     content: Annotated[
-        str | None, typer.Argument(metavar="[TEXT]", help="[default: each line of stdin]")
+        str | None, typer.Argument(metavar="[TEXT]", help="[default, or -: each line of stdin]")
     ] = None,
     as_json: AsLine = False,
 ) -> None:
     """Say something as the user, and print the reply as it comes."""
+    if content is not None and not content.strip():
+        raise InvalidInput(
+            "There is nothing to say: TEXT is blank.", hint="Without it, lines are read from stdin."
+        )
+    lines = map(str.rstrip, sys.stdin) if content in (None, "-") else [content]
     with connect() as client:
-        for line in [content] if content is not None else map(str.rstrip, sys.stdin):
+        for line in lines:
             if not line:
                 continue
             if as_json:

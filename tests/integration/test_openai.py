@@ -88,7 +88,8 @@ async def test_models_are_auto_and_live_ones_and_the_developers_own(
                 await hers.chat.completions.create(model=name, messages=HELLO)
             with pytest.raises(openai.NotFoundError) as missing:
                 await hers.models.retrieve(name)
-            assert missing.value.code == "submission_not_found"
+            assert missing.value.code == "model_not_found"
+            assert missing.value.type == "invalid_request_error"
         for name, owner in (("guanaco/auto", "guanaco"), (model, "ada")):
             found = await client.models.retrieve(name)
             assert (found.id, found.owned_by) == (name, owner)
@@ -274,6 +275,7 @@ async def test_a_chat_with_consent_is_recorded_and_can_be_rated(database: Databa
 CANNOT_BE_DONE: list[tuple[dict[str, object], str]] = [
     ({"messages": []}, "messages"),
     ({"messages": [{"role": "assistant", "content": "Hi"}]}, "last message must be the user's"),
+    ({"messages": [{"role": "user", "content": " \n"}]}, "more than blanks"),
     ({"n": 3}, "n: "),
     ({"temperature": 5}, "temperature"),
     ({"stop": ["x" * 65]}, "stop"),
@@ -327,7 +329,9 @@ async def test_errors_are_openais_with_our_sentences(database: Database) -> None
     async with talking(database, Script((), fault="died")) as (_, client, model):
         with pytest.raises(openai.InternalServerError) as failed:
             await client.chat.completions.create(model=model, messages=HELLO)
-        assert failed.value.code == "model_unavailable"
+        assert (failed.value.code, failed.value.type) == ("model_unavailable", "server_error")
         assert failed.value.response.headers["retry-after"]
-        with pytest.raises(openai.AuthenticationError):
+        with pytest.raises(openai.AuthenticationError) as stranger:
             await client.with_options(api_key="wrong").models.list()
+        assert stranger.value.code == "invalid_api_key"
+        assert stranger.value.type == "invalid_request_error"

@@ -61,6 +61,16 @@ def test_push_sends_the_file_as_it_is(server: Any, tmp_path: Path, capsys: Any) 
     assert run(["characters", "push", str(tmp_path / "none.png")]) == 2
 
 
+def test_a_file_that_repeats_a_key_is_refused(tmp_path: Path, capsys: Any) -> None:
+    card, book = tmp_path / "card.json", tmp_path / "book.json"
+    card.write_text('{"name": "Nia",\n "greetings": [],\n "name": "Ada"}')
+    assert run(["characters", "push", str(card)]) == 2
+    assert f"{card}: line 3 repeats the key 'name'." in capsys.readouterr().err
+    book.write_text('{"entries": [],\n "entries": []}')
+    assert run(["characters", "lorebook", ID, str(book)]) == 2
+    assert f"{book}: line 2 repeats the key 'entries'." in capsys.readouterr().err
+
+
 def test_what_strangers_wrote_is_printed_harmlessly(server: Any, capsys: Any) -> None:
     card = json.dumps({"name": HOSTILE}, ensure_ascii=False).encode()
     server(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -102,6 +104,23 @@ def test_reply_is_printed_live_and_its_end_explained(server: Any, capsys: Any) -
     assert run(["conversations", "continue", "conv_1"]) == 0
     assert capsys.readouterr().out == " and on\n"
     assert script.requests[1].url.path == "/api/v1/conversations/conv_1/continue"
+
+
+def test_only_a_missing_text_or_a_dash_reads_stdin(
+    server: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replies = [httpx.Response(200, json=reply_json()) for _ in range(2)]
+    script = server(*replies)
+    for given in ([], ["-"]):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("\nHello\n  \n"))
+        assert run(["conversations", "say", "conv_1", *given, "--json"]) == 0
+    assert [json.loads(one.content)["content"] for one in script.requests] == ["Hello"] * 2
+    for blank in ("", " "):
+        assert run(["conversations", "say", "conv_1", blank]) == 2
+        assert "TEXT is blank" in capsys.readouterr().err
+        assert run(["conversations", "edit", "conv_1", "msg_2", blank]) == 2
+        assert run(["chat", "org-model_v1", "--message", blank]) == 2
+    assert len(script.requests) == 2
 
 
 @pytest.mark.parametrize(

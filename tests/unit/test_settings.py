@@ -184,6 +184,8 @@ def test_lists_and_tables_are_json_in_the_environment() -> None:
     assert (settings.engine_args, settings.engine_ports) == (["--a", "b"], (1, 2))
     assert (settings.engine_command, settings.gpu_prices) == (["x"], {"H100": 2.5})
     assert "GUANACO_ENGINE_ARGS: It is not JSON" in refusal({"GUANACO_ENGINE_ARGS": "--a b"})
+    twice = refusal({"GUANACO_GPU_PRICES": '{"H100": 2.5, "H100": 3}'})
+    assert "GUANACO_GPU_PRICES: line 1 repeats the key 'H100'." in twice
 
 
 def test_a_removed_setting_is_told_and_stops_nothing(

@@ -21,9 +21,13 @@ class ModelList(BaseModel):
 
 class ErrorObject(BaseModel):
     message: str = Field(description="The fault, and what to do next.")
-    type: str = Field(description="invalid_request_error, api_error or overloaded_error.")
+    type: str = Field(
+        description="invalid_request_error, requests (too many of them) or server_error."
+    )
     param: str | None
-    code: str = Field(description="The error's code, the `error` of our own form.")
+    code: str = Field(
+        description="invalid_api_key, model_not_found, rate_limit_exceeded; else the error's code, the `error` of our own form."
+    )
 
 
 class OpenAiError(BaseModel):

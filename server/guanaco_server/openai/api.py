@@ -14,14 +14,14 @@ from starlette.responses import JSONResponse, Response
 
 from guanaco.accounts import Role
 from guanaco.chat import Reply
-from guanaco.errors import GuanacoError, InvalidInput, NotFound, Unavailable
+from guanaco.errors import GuanacoError
 from guanaco_server.accounts.auth import Auth
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.gateway.generation import Pieces
 from guanaco_server.chat.gateway.replies import ReplyEvents
 from guanaco_server.chat.gateway.routes import Exchange, ReplyDescription, ReplyRoute
 from guanaco_server.chat.gateway.streaming import Encoder
-from guanaco_server.http.errors import ErrorForm, answer
+from guanaco_server.http.errors import ErrorForm, answer, status_of
 from guanaco_server.http.openapi import schema_of
 from guanaco_server.http.routes import Routes
 from guanaco_server.openai.answers import (
@@ -39,6 +39,9 @@ from guanaco_server.openai.service import NamedModel, OpenAiService
 PREFIX = "/v1/"
 DONE = b"data: [DONE]\n\n"
 STATUSES = {422: 400}
+TYPES = {429: "requests"}  # of errors below 500 that are no invalid_request_error
+CODES = {"unauthenticated": "invalid_api_key", "submission_not_found": "model_not_found"}
+"""OpenAI's codes for ours, where programs ask for them."""
 KEPT_HEADERS = frozenset({"retry-after", "www-authenticate", "allow"})
 
 _json = msgspec.json.Encoder().encode
@@ -104,11 +107,11 @@ def error_event(error: GuanacoError) -> bytes:
 
 
 def _error(error: GuanacoError) -> dict[str, Any]:
-    kind = "invalid_request_error" if isinstance(error, InvalidInput | NotFound) else "api_error"
-    if isinstance(error, Unavailable):
-        kind = "overloaded_error"
+    status = status_of(error)
+    kind = "server_error" if status >= 500 else TYPES.get(status, "invalid_request_error")
+    code = "rate_limit_exceeded" if status == 429 else CODES.get(error.code, error.code)
     message = f"{error.detail} {error.hint}" if error.hint else error.detail
-    fields = ErrorObject(message=message, type=kind, param=None, code=error.code)
+    fields = ErrorObject(message=message, type=kind, param=None, code=code)
     return OpenAiError(error=fields).model_dump()
 
 

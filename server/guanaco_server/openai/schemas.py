@@ -181,8 +181,9 @@ class ChatCompletionRequest(_Request):
             raise ValueError(
                 f"the system messages have {len(self.persona):,} characters together; {MAX_MESSAGE_CHARS:,} are allowed"
             )
-        if not self.turns or self.turns[-1].sender is not Sender.USER or not self.turns[-1].content:
-            raise ValueError("the last message must be the user's, and not empty")
+        last = self.turns[-1] if self.turns else None
+        if last is None or last.sender is not Sender.USER or not last.content.strip():
+            raise ValueError("the last message must be the user's, and more than blanks")
         return self
 
     def _given(self, one: ParameterInfo) -> Any:

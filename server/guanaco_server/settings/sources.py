@@ -20,6 +20,8 @@ from pydantic import ValidationError
 
 from guanaco.errors import InvalidSettings
 from guanaco.errors.validation import problems_of
+from guanaco.json_files import refuse_repeated_keys
+from guanaco.yaml_files import RepeatedKey
 from guanaco_server.settings.settings import Settings
 from guanaco_server.settings.variables import (
     CONFIG,
@@ -148,8 +150,12 @@ def _parse(name: str, text: str) -> Any:
     if not _is_collection(Settings.model_fields[name].annotation):
         return text
     try:
-        return json.loads(text)
-    except ValueError:
+        value = json.loads(text)
+        refuse_repeated_keys(text)
+        return value
+    except RepeatedKey as error:
+        raise InvalidSettings(f"{PREFIX}{name.upper()}: {error}.") from None
+    except (ValueError, RecursionError):
         raise InvalidSettings(
             f"{PREFIX}{name.upper()}: It is not JSON, as lists and tables must be in the environment.",
             hint="""For example '["one", "two"]' or '{"name": 1}'.""",
