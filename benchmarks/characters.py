@@ -44,8 +44,8 @@ from benchmarks import gateway_stage  # noqa: E402
 from benchmarks.prefix_cache import ENGINE_PYTHON, LINES, MODEL, counts, talk  # noqa: E402
 from guanaco.submissions import GenerationParams  # noqa: E402
 from guanaco_server.demo.tiny_repo import make_tiny_repo  # noqa: E402
-from guanaco_server.deployments.model_server import Generation, ModelServerFault  # noqa: E402
-from guanaco_server.deployments.vllm_server import VllmServer  # noqa: E402
+from guanaco_server.deployments.model_servers.model_server import Generation, ModelServerFault  # noqa: E402
+from guanaco_server.deployments.model_servers.vllm import VllmServer  # noqa: E402
 from guanaco_server.engine.serve import BLOCK_TOKENS  # noqa: E402
 from guanaco_server.routing.prefixes import SharedPrefix  # noqa: E402
 from guanaco_server.routing.replicas import ReplicaChooser  # noqa: E402

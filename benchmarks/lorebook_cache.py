@@ -43,8 +43,8 @@ from guanaco_server.artifacts.stores.local import LocalStore  # noqa: E402
 from guanaco_server.chat.memory.digest import digest  # noqa: E402
 from guanaco_server.demo.hub_server import LocalHub  # noqa: E402
 from guanaco_server.demo.tiny_repo import make_tiny_repo  # noqa: E402
-from guanaco_server.deployments.model_server import Generation  # noqa: E402
-from guanaco_server.deployments.vllm_server import VllmServer  # noqa: E402
+from guanaco_server.deployments.model_servers.model_server import Generation  # noqa: E402
+from guanaco_server.deployments.model_servers.vllm import VllmServer  # noqa: E402
 from guanaco_server.lore.activation import tokens, triggered  # noqa: E402
 from guanaco_server.prompts.history.lore import asked  # noqa: E402
 from guanaco_server.prompts.history.summaries import unsummarized  # noqa: E402

@@ -40,8 +40,8 @@ from guanaco_server.clusters.local.cluster import LocalCluster  # noqa: E402
 from guanaco_server.demo.corpus import CORPUS  # noqa: E402
 from guanaco_server.demo.hub_server import LocalHub  # noqa: E402
 from guanaco_server.demo.tiny_repo import make_tiny_repo  # noqa: E402
-from guanaco_server.deployments.model_server import Generation  # noqa: E402
-from guanaco_server.deployments.vllm_server import VllmServer  # noqa: E402
+from guanaco_server.deployments.model_servers.model_server import Generation  # noqa: E402
+from guanaco_server.deployments.model_servers.vllm import VllmServer  # noqa: E402
 from guanaco_server.engine.serve import BLOCK_TOKENS  # noqa: E402
 from guanaco_server.routing.replicas import rendezvous  # noqa: E402
 from tests.fixtures.serializer_jobs import IMPORTS, KEY, REPO, job_for, make_artifact  # noqa: E402

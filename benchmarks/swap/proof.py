@@ -26,8 +26,8 @@ import httpx
 from benchmarks.swap.figures import percentile, talk
 from benchmarks.swap.stage import NamedModel, Served, SwapStage, make_models, staged
 from guanaco.bots import BOTS
-from guanaco_server.deployments.model_server import GeneratedToken, Generation
-from guanaco_server.deployments.vllm_server import VllmServer
+from guanaco_server.deployments.model_servers.model_server import GeneratedToken, Generation
+from guanaco_server.deployments.model_servers.vllm import VllmServer
 from tests.fixtures.swapping import GREEDY
 
 USERS_OF_SHAPE = 2

@@ -11,7 +11,7 @@ from benchmarks.swap import unchecked_server
 from benchmarks.swap.figures import talk
 from guanaco_server.artifacts.stores.local import LocalStore
 from guanaco_server.demo.hub_server import LocalHub
-from guanaco_server.deployments.model_server import GeneratedToken, HoldsAnotherModel
+from guanaco_server.deployments.model_servers.model_server import GeneratedToken, HoldsAnotherModel
 from tests.fixtures.named_models import (
     LLAMA,
     LONG_PADDED_LLAMA,

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from guanaco.accounts import Role
 from guanaco.competitions import CompetitionRequest
-from guanaco_server.deployments.memory_server import Script
+from guanaco_server.deployments.model_servers.memory import Script
 from tests.browser.marionette import ENTER, Firefox
 from tests.browser.visiting import (
     ADMIN_PAGES,

@@ -10,7 +10,7 @@ from playwright.async_api import Page, expect
 
 from guanaco.accounts import Role
 from guanaco.competitions import CompetitionRequest
-from guanaco_server.deployments.memory_server import Script
+from guanaco_server.deployments.model_servers.memory import Script
 from tests.browser.visiting import DESK, LLAMA_BARD, PHONE, Site
 from tests.fixtures.world import eventually
 

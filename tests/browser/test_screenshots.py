@@ -11,7 +11,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from guanaco.accounts import Role
-from guanaco_server.deployments.memory_server import Script
+from guanaco_server.deployments.model_servers.memory import Script
 from tests.browser.visiting import LLAMA_BARD, PHONE, Site, Visit
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -7,7 +7,7 @@ import pytest
 from guanaco.accounts import Role
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.deployment import Deployment
-from guanaco_server.deployments.model_server import AdapterRefused
+from guanaco_server.deployments.model_servers.model_server import AdapterRefused
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import DeploymentRow
 from tests.fixtures.reconciling import reconciler_of

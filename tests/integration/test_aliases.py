@@ -11,7 +11,7 @@ from guanaco.accounts import KeyRequest, Role
 from guanaco.aliases import MAX_ALIASES
 from guanaco.submissions import SubmissionKind
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.memory_server import Script
+from guanaco_server.deployments.model_servers.memory import Script
 from tests.fixtures.world import BOT, World
 
 ALIAS = "acme/tiny@champion"

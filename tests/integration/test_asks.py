@@ -15,7 +15,7 @@ from guanaco_server.chat.gateway.asking import drawn
 from guanaco_server.chat.tables import AskRow
 from guanaco_server.competitions.service import OPEN_COMPETITION
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.memory_server import Script
+from guanaco_server.deployments.model_servers.memory import Script
 from tests.fixtures.rating import converse
 from tests.fixtures.talking import talking
 from tests.fixtures.web import WebWorld

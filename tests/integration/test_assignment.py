@@ -19,7 +19,7 @@ from guanaco_server.chat.queries import by_id
 from guanaco_server.chat.tables import ConversationRow
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.deployment import Deployment
-from guanaco_server.deployments.memory_server import Script
+from guanaco_server.deployments.model_servers.memory import Script
 from guanaco_server.submissions.tables import SubmissionRow
 from tests.fixtures.world import BOT, World, eventually
 

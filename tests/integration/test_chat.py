@@ -17,7 +17,7 @@ from guanaco_server.chat.conversations.history import History, history_reader
 from guanaco_server.chat.gateway.turn_log import LEASE_S
 from guanaco_server.chat.tables import ConversationRow
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.memory_server import Script
+from guanaco_server.deployments.model_servers.memory import Script
 from guanaco_server.http.body_limit import MAX_BODY_BYTES
 from tests.fixtures.talking import contents, parse, talking
 from tests.fixtures.world import BOT, World, eventually

@@ -20,7 +20,7 @@ from guanaco.competitions import (
 )
 from guanaco_server.competitions.service import OPEN_COMPETITION
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.memory_server import Script
+from guanaco_server.deployments.model_servers.memory import Script
 from guanaco_server.duels import regenerating
 from tests.fixtures.talking import contents, parse
 from tests.fixtures.world import World, eventually

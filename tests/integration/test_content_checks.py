@@ -13,8 +13,8 @@ import pytest
 from guanaco.errors import Blame
 from guanaco.submissions import GenerationParams, Outcome, Stage, SubmissionKind
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.memory_server import Script
-from guanaco_server.deployments.model_server import ModelServerFault, NotANumber
+from guanaco_server.deployments.model_servers.memory import Script
+from guanaco_server.deployments.model_servers.model_server import ModelServerFault, NotANumber
 from guanaco_server.submissions.pipeline.checks.content import PROMPTS
 from tests.fixtures.clocks import after
 from tests.fixtures.pipeline import ID, PipelineWorld, tiny_files

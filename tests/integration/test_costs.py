@@ -14,7 +14,7 @@ from guanaco_server.assembly.platform import fleet_readers
 from guanaco_server.costs.meter import CostMeter
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.deployment import Deployment
-from guanaco_server.deployments.model_server import ServerLoad
+from guanaco_server.deployments.model_servers.model_server import ServerLoad
 from guanaco_server.deployments.tables import Phase
 from guanaco_server.observability.exposition import scrape
 from guanaco_server.observability.fleet import FleetGauges

@@ -23,7 +23,7 @@ from guanaco_server.clusters.local.fork_server import ForkServerProcess
 from guanaco_server.clusters.local.servers import LOG_NAME, ReplicaRecord, read_instance
 from guanaco_server.demo.hub_server import LocalHub
 from guanaco_server.demo.tiny_repo import make_tiny_repo
-from guanaco_server.deployments.model_server import (
+from guanaco_server.deployments.model_servers.model_server import (
     Chunk,
     Generation,
     ModelServerFault,
@@ -31,7 +31,7 @@ from guanaco_server.deployments.model_server import (
     cache_salt_of,
     reward_score,
 )
-from guanaco_server.deployments.vllm_server import VllmServer
+from guanaco_server.deployments.model_servers.vllm import VllmServer
 from guanaco_server.submissions.pipeline.checks.fixed_text import perplexity
 from tests.fixtures.forked import forked_server
 from tests.fixtures.ports import free_port

@@ -13,7 +13,7 @@ from guanaco_server.chat.gateway.places import HELD_S
 from guanaco_server.chat.tables import GatewayPlacesRow
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.deployment import Deployment
-from guanaco_server.deployments.model_server import ServerLoad
+from guanaco_server.deployments.model_servers.model_server import ServerLoad
 from guanaco_server.deployments.overview import EngineCapacity
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import Phase

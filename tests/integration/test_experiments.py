@@ -15,7 +15,7 @@ from guanaco.experiments import ExperimentRequest
 from guanaco.submissions import Status
 from guanaco_server.chat.tables import ConversationRow
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.memory_server import Script
+from guanaco_server.deployments.model_servers.memory import Script
 from guanaco_server.experiments.tables import ExposureRow
 from guanaco_server.experiments.variants import unit_of, variant_of
 from tests.fixtures.world import WORD_TOKENIZER, World, eventually

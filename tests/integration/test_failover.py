@@ -7,8 +7,8 @@ import asyncio
 import httpx
 
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.memory_server import Script
-from guanaco_server.deployments.model_server import RequestRefused
+from guanaco_server.deployments.model_servers.memory import Script
+from guanaco_server.deployments.model_servers.model_server import RequestRefused
 from guanaco_server.routing.replicas import rendezvous
 from tests.fixtures.clocks import after
 from tests.fixtures.talking import talking

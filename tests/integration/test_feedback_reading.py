@@ -17,7 +17,7 @@ from guanaco.accounts import Role
 from guanaco.feedback_csv import CSV_COLUMNS
 from guanaco.submissions import GenerationParams
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.memory_server import Script
+from guanaco_server.deployments.model_servers.memory import Script
 from tests.fixtures.rating import rate_all
 from tests.fixtures.web import WebWorld
 from tests.fixtures.web_client import signed_in

@@ -12,8 +12,8 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from guanaco.accounts import Role
 from guanaco_server.accounts import queries as account_queries
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.memory_server import Script
-from guanaco_server.deployments.model_server import ModelServerFault
+from guanaco_server.deployments.model_servers.memory import Script
+from guanaco_server.deployments.model_servers.model_server import ModelServerFault
 from tests.fixtures.talking import contents, parse, talking
 
 KEY = {"Idempotency-Key": "11b2c3"}

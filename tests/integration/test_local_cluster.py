@@ -25,8 +25,8 @@ from guanaco_server.clusters.cluster import DeploymentSpec, JobSpec, ReplicaPhas
 from guanaco_server.clusters.local import processes as local_processes
 from guanaco_server.clusters.local.cluster import LocalCluster
 from guanaco_server.confinement import priority
-from guanaco_server.deployments.model_server import Generation, ServerLoad
-from guanaco_server.deployments.vllm_server import VllmServer
+from guanaco_server.deployments.model_servers.model_server import Generation, ServerLoad
+from guanaco_server.deployments.model_servers.vllm import VllmServer
 from tests.fixtures.local_cluster import (
     IMPORTS,
     is_live,

@@ -20,8 +20,8 @@ from guanaco.submissions import GenerationParams
 from guanaco_server.clusters.cluster import ReplicaPhase, ReplicaState
 from guanaco_server.clusters.local.cluster import LocalCluster
 from guanaco_server.deployments.health import HANGS_AFTER, HangDetector, ServerState, look
-from guanaco_server.deployments.model_server import Generation
-from guanaco_server.deployments.vllm_server import VllmServer
+from guanaco_server.deployments.model_servers.model_server import Generation
+from guanaco_server.deployments.model_servers.vllm import VllmServer
 from guanaco_server.runtime.clock import SystemClock
 from tests.fixtures.local_cluster import (
     IMPORTS,

@@ -15,8 +15,8 @@ from guanaco.competitions import OPEN, CompetitionRequest, DuelRule, MemoryRule
 from guanaco.parameters import GenerationParams
 from guanaco_server.competitions.service import OPEN_COMPETITION
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.memory_server import MemoryModelServer, Script
-from guanaco_server.deployments.model_server import Chunk, Generation, ModelServerFault
+from guanaco_server.deployments.model_servers.memory import MemoryModelServer, Script
+from guanaco_server.deployments.model_servers.model_server import Chunk, Generation, ModelServerFault
 from tests.fixtures.world import World
 
 FACT = "My ferret is called Quillon."

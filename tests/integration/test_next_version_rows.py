@@ -17,7 +17,7 @@ from guanaco.webhooks import DeliveryState
 from guanaco_server.alerts.tables import AlertMessageRow, AlertRow
 from guanaco_server.chat.tables import GatewayPlacesRow, MessageRow
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.memory_server import Script
+from guanaco_server.deployments.model_servers.memory import Script
 from guanaco_server.deployments.versions import Arm
 from guanaco_server.idempotency.service import KeyedRequest
 from guanaco_server.submissions.pipeline.runner import Step

@@ -15,7 +15,7 @@ from guanaco.prompts import ChatTemplatePrompt, PromptFile, PromptPart
 from guanaco.submissions import GenerationParams, Status, SubmissionKind
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.memory_server import Script
+from guanaco_server.deployments.model_servers.memory import Script
 from guanaco_server.leaderboard.flags.rules import DEVOTED_RATINGS
 from tests.fixtures.old_client import old_client_python, session
 from tests.fixtures.rating import rate, rate_all

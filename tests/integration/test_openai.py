@@ -14,7 +14,7 @@ from guanaco.accounts import Role
 from guanaco.submissions import GenerationParams
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.deployment import Deployment
-from guanaco_server.deployments.memory_server import Script
+from guanaco_server.deployments.model_servers.memory import Script
 from tests.fixtures.served_app import served
 from tests.fixtures.world import World
 

@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 
 from guanaco_server.chat.tables import ConversationRow
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.memory_server import Script
+from guanaco_server.deployments.model_servers.memory import Script
 from tests.integration.test_openai import HELLO, talking
 
 ANSWER = "Hello from memory."

@@ -14,8 +14,8 @@ from guanaco.errors import InvalidSettings
 from guanaco_server.alerts.room import AlertsRoom, build_alerts
 from guanaco_server.costs.tables import GpuIntervalRow
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.memory_server import Script
-from guanaco_server.deployments.model_server import ModelServerFault
+from guanaco_server.deployments.model_servers.memory import Script
+from guanaco_server.deployments.model_servers.model_server import ModelServerFault
 from guanaco_server.settings import Settings
 from tests.fixtures.receiver import REDIRECT, Receiver, receiving
 from tests.fixtures.world import World

@@ -14,8 +14,8 @@ from guanaco.errors import NoModelAvailable
 from guanaco.parameters import GenerationParams
 from guanaco_server.chat.tables import PersonaVersionRow
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.memory_server import MemoryModelServer
-from guanaco_server.deployments.model_server import Chunk, Generation
+from guanaco_server.deployments.model_servers.memory import MemoryModelServer
+from guanaco_server.deployments.model_servers.model_server import Chunk, Generation
 from tests.fixtures.world import World
 
 FILLER = "She likes the weather, and the weather is what she likes. "

@@ -14,7 +14,7 @@ from guanaco.errors import InvalidFormatter, MessageTooLong
 from guanaco.formatters import load_formatter
 from guanaco.prompts import PoetPrompt
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.memory_server import Script
+from guanaco_server.deployments.model_servers.memory import Script
 from guanaco_server.prompts.files.poet import cut
 from guanaco_server.prompts.files.poet_parts import PoetPart
 from tests.fixtures.hostile_texts import POETS

@@ -12,7 +12,7 @@ from guanaco.errors import Blame
 from guanaco.submissions import GenerationParams, Outcome, Quantization, Stage
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.health import ServerState
-from guanaco_server.deployments.model_server import ModelServerFault, NotANumber
+from guanaco_server.deployments.model_servers.model_server import ModelServerFault, NotANumber
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.submissions.pipeline.checks.fixed_text import TEXT
 from guanaco_server.submissions.pipeline.server_start import deployment_of

@@ -15,8 +15,8 @@ from guanaco.submissions import GenerationParams, Status, SubmissionKind
 from guanaco_server.chat.gateway.best_of import FAILURES, Choice, ReplyContext
 from guanaco_server.chat.tables import MessageRow
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.memory_server import Script
-from guanaco_server.deployments.model_server import (
+from guanaco_server.deployments.model_servers.memory import Script
+from guanaco_server.deployments.model_servers.model_server import (
     Candidate,
     Candidates,
     ModelServerFault,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.vllm_server import MAX_ANSWER_BYTES
+from guanaco_server.deployments.model_servers.vllm import MAX_ANSWER_BYTES
 from tests.fixtures.clocks import after
 from tests.fixtures.rogue_server import END, HEAD, Behave, chunk, event, rogue, well
 from tests.fixtures.rogue_world import Patient, said, talking

@@ -10,7 +10,7 @@ import pytest
 from guanaco.errors import IllegalTransition, RedeployInProgress
 from guanaco.submissions import RolloutPhase, Stage, Status
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.model_server import ServerLoad
+from guanaco_server.deployments.model_servers.model_server import ServerLoad
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.versions import beside
 from guanaco_server.submissions.pipeline.records import PipelineRun

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.upstream import READ_AHEAD_BYTES, UpstreamResponse
-from guanaco_server.deployments.vllm_server import VllmServer
+from guanaco_server.deployments.model_servers.upstream import READ_AHEAD_BYTES, UpstreamResponse
+from guanaco_server.deployments.model_servers.vllm import VllmServer
 from tests.fixtures.rogue_server import END, HEAD, chunk, event, rogue, well
 from tests.fixtures.rogue_world import Patient, said, talking
 from tests.fixtures.world import World, eventually

@@ -11,7 +11,7 @@ import pytest
 from guanaco.accounts import Role
 from guanaco.submissions import Status
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.memory_server import Script
+from guanaco_server.deployments.model_servers.memory import Script
 from guanaco_server.submissions.tables import SubmissionRow
 from tests.fixtures.world import World
 

@@ -20,7 +20,7 @@ from guanaco_server.artifacts.stores.memory import MemoryStore
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.health import HANGS_AFTER
-from guanaco_server.deployments.model_server import ModelServerFault, ServerBusy
+from guanaco_server.deployments.model_servers.model_server import ModelServerFault, ServerBusy
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import EngineRow, Phase
 from guanaco_server.formats.control import TOKEN_VARIABLE

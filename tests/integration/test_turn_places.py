@@ -17,7 +17,7 @@ from guanaco_server.chat.gateway.turn_queue import Asker
 from guanaco_server.chat.tables import GatewayPlacesRow
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.deployment import Deployment
-from guanaco_server.deployments.memory_server import Script
+from guanaco_server.deployments.model_servers.memory import Script
 from tests.fixtures.world import World, eventually
 
 MODEL, SIBLING = "acme-tiny_v1", "acme-tiny_v2"

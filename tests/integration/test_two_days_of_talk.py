@@ -10,7 +10,7 @@ import pytest
 from guanaco.accounts import Role
 from guanaco.parameters import GenerationParams
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.memory_server import Script
+from guanaco_server.deployments.model_servers.memory import Script
 from tests.fixtures.world import World
 
 FACT = "My ferret is called Quillon."

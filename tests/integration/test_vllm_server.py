@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from guanaco.submissions import GenerationParams
-from guanaco_server.deployments import upstream
-from guanaco_server.deployments.model_server import (
+from guanaco_server.deployments.model_servers import upstream
+from guanaco_server.deployments.model_servers.model_server import (
     CannotSleep,
     Chunk,
     Generation,
@@ -22,8 +22,8 @@ from guanaco_server.deployments.model_server import (
     SleepLevel,
     SleepOrder,
 )
-from guanaco_server.deployments.vllm_protocol import StreamReader
-from guanaco_server.deployments.vllm_server import VllmServer
+from guanaco_server.deployments.model_servers.vllm_protocol import StreamReader
+from guanaco_server.deployments.model_servers.vllm import VllmServer
 from guanaco_server.formats.control import ADAPTERS_HEADER, ARTIFACT_HEADER
 from guanaco_server.runtime.waiting import happens
 from tests.fixtures.vllm_socket import ENDPOINT, NAN_REFUSED, Answer, serving

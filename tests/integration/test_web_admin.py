@@ -14,7 +14,7 @@ from guanaco.competitions import CompetitionRequest
 from guanaco.errors import Blame
 from guanaco.submissions import Failure, Status
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.memory_server import Script
+from guanaco_server.deployments.model_servers.memory import Script
 from guanaco_server.settings import Settings
 from guanaco_server.submissions.tables import SubmissionRow
 from tests.fixtures.web import WebWorld

@@ -14,7 +14,7 @@ import pytest
 from guanaco.accounts import Role
 from guanaco.competitions import CompetitionRequest
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.memory_server import Script
+from guanaco_server.deployments.model_servers.memory import Script
 from guanaco_server.web.access.guards import CHAT_COOKIE
 from guanaco_server.web.chat import ongoing
 from guanaco_server.web.chat.beta_chat import Visitor

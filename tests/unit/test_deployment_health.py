@@ -13,7 +13,7 @@ from guanaco_server.deployments.health import (
     ServerState,
     look,
 )
-from guanaco_server.deployments.memory_server import MemoryModelServer
+from guanaco_server.deployments.model_servers.memory import MemoryModelServer
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.clock import FixedClock
 

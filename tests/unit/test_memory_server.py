@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from guanaco.submissions import GenerationParams
-from guanaco_server.deployments.memory_server import MemoryModelServer, Script
-from guanaco_server.deployments.model_server import Chunk, Generation, ModelServerFault
+from guanaco_server.deployments.model_servers.memory import MemoryModelServer, Script
+from guanaco_server.deployments.model_servers.model_server import Chunk, Generation, ModelServerFault
 
 ASKED = Generation("m_v1", "Hi", GenerationParams())
 

@@ -38,8 +38,8 @@ from guanaco.experiments import Variant
 from guanaco.submissions import SubmissionRequest
 from guanaco_cli.main import run
 from guanaco_server.compat.schemas import SubmitRequest as OldRequest
-from guanaco_server.deployments.model_server import Generation
-from guanaco_server.deployments.vllm_protocol import request_body
+from guanaco_server.deployments.model_servers.model_server import Generation
+from guanaco_server.deployments.model_servers.vllm_protocol import request_body
 from guanaco_server.openai.schemas import ChatCompletionRequest, CompletionRequest
 from guanaco_server.runtime.clock import FixedClock
 from guanaco_server.web.assets import Assets

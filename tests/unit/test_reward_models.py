@@ -16,8 +16,8 @@ from guanaco import errors
 from guanaco.submissions import GenerationParams, SubmissionKind
 from guanaco_server.artifacts.checking.checks import CheckLimits, check_context, check_repo
 from guanaco_server.artifacts.hub.memory import MemoryHub
-from guanaco_server.deployments.memory_server import MemoryModelServer
-from guanaco_server.deployments.model_server import (
+from guanaco_server.deployments.model_servers.memory import MemoryModelServer
+from guanaco_server.deployments.model_servers.model_server import (
     Candidate,
     Candidates,
     ModelServerFault,
@@ -25,7 +25,7 @@ from guanaco_server.deployments.model_server import (
     reward_score,
 )
 from guanaco_server.deployments.tables import DeploymentRow, Phase
-from guanaco_server.deployments.vllm_protocol import read_candidates, read_logits
+from guanaco_server.deployments.model_servers.vllm_protocol import read_candidates, read_logits
 from guanaco_server.runtime.clock import FixedClock
 from guanaco_server.scaling.admission import is_rated, tenants_of
 from guanaco_server.scaling.usage import DeploymentUsage, Ownership

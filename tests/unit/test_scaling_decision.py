@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guanaco.submissions import Percentiles, StressReport
-from guanaco_server.deployments.model_server import ModelServerFault, ServerLoad
-from guanaco_server.deployments.vllm_protocol import read_load
+from guanaco_server.deployments.model_servers.model_server import ModelServerFault, ServerLoad
+from guanaco_server.deployments.model_servers.vllm_protocol import read_load
 from guanaco_server.scaling.replicas import (
     LEAST_CAPACITY,
     VLLM_MAX_NUM_SEQS,

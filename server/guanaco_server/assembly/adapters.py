@@ -27,8 +27,8 @@ from guanaco_server.clusters.leadership import AlwaysLeading
 from guanaco_server.clusters.local.cluster import LocalCluster
 from guanaco_server.clusters.local.fork_server import has_memory_left
 from guanaco_server.clusters.placement import RegionShare
-from guanaco_server.deployments.model_server import ModelServer
-from guanaco_server.deployments.vllm_server import VllmServer
+from guanaco_server.deployments.model_servers.model_server import ModelServer
+from guanaco_server.deployments.model_servers.vllm import VllmServer
 from guanaco_server.feedback.erasures.ledger import ErasureLedger, LocalLedger
 from guanaco_server.observability.tracing import NoTracing, Tracing
 from guanaco_server.runtime.clock import Clock, SystemClock

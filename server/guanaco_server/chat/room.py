@@ -24,7 +24,7 @@ from guanaco_server.chat.personas.reading import PersonaReader
 from guanaco_server.chat.personas.service import PersonaShortener
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.model_server import ModelServer
+from guanaco_server.deployments.model_servers.model_server import ModelServer
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.experiments.running import RunningExperiments
 from guanaco_server.observability.metrics import Metrics

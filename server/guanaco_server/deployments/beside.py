@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.database.database import Database
 from guanaco_server.deployments import engines, queries
-from guanaco_server.deployments.model_server import ModelServer, ModelServerFault
+from guanaco_server.deployments.model_servers.model_server import ModelServer, ModelServerFault
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.deployments.versions import (

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from guanaco_server.clusters.cluster import Cluster, ReplicaPhase, ReplicaState, Trouble
-from guanaco_server.deployments.model_server import ModelServer, ModelServerFault
+from guanaco_server.deployments.model_servers.model_server import ModelServer, ModelServerFault
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.clock import Clock
 

@@ -36,7 +36,7 @@ from guanaco_server.database.commits import CommitWatch
 from guanaco_server.deployments.backoff import Backoff
 from guanaco_server.deployments.deployment import PUBLISHED, Deployment
 from guanaco_server.deployments.health import DeploymentHealth, HangDetector, ServerState
-from guanaco_server.deployments.model_server import ModelServerFault, ServerBusy
+from guanaco_server.deployments.model_servers.model_server import ModelServerFault, ServerBusy
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.sleeping import SleepingServers
 from guanaco_server.deployments.specs import deployment_name

@@ -10,7 +10,7 @@ from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.clusters.compute import Compute
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.beside import VersionsBeside
-from guanaco_server.deployments.model_server import ModelServer
+from guanaco_server.deployments.model_servers.model_server import ModelServer
 from guanaco_server.deployments.overview import DeploymentOverview
 from guanaco_server.deployments.reconciler import GiveUp, Reconciler
 from guanaco_server.deployments.service import DeploymentService, HasOlderGateway, KeptServers

@@ -29,7 +29,7 @@ from guanaco_server.deployments.deployment import PUBLISHED, Deployment
 from guanaco_server.deployments.endpoints import KnownEndpoints
 from guanaco_server.deployments.health import DeploymentHealth, await_order, look
 from guanaco_server.deployments.machines import ArtifactMachines, machines_of
-from guanaco_server.deployments.model_server import (
+from guanaco_server.deployments.model_servers.model_server import (
     CannotSleep,
     ModelServer,
     ModelServerFault,

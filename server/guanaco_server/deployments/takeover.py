@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.health import ServerState
-from guanaco_server.deployments.model_server import ModelServerFault, ServerBusy
+from guanaco_server.deployments.model_servers.model_server import ModelServerFault, ServerBusy
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.swaps import IdleServers
 from guanaco_server.deployments.tables import DeploymentRow

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from guanaco_server.clusters.compute import Compute
 from guanaco_server.database.commits import CommitWatch
-from guanaco_server.deployments.model_server import ModelServer
+from guanaco_server.deployments.model_servers.model_server import ModelServer
 from guanaco_server.deployments.overview import DeploymentOverview
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.swaps import IdleServers

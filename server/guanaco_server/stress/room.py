@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from guanaco_server.deployments.model_server import ModelServer
+from guanaco_server.deployments.model_servers.model_server import ModelServer
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings
 from guanaco_server.stress.service import LoadPlan, StressService

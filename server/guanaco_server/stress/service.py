@@ -22,7 +22,7 @@ from guanaco.submissions import (
     StressLoad,
     StressReport,
 )
-from guanaco_server.deployments.model_server import Generation, ModelServer
+from guanaco_server.deployments.model_servers.model_server import Generation, ModelServer
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.stress.load import (
     Load,

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from guanaco.submissions import StressBeside, StressReport
-from guanaco_server.deployments.model_server import ModelServer, ModelServerFault
+from guanaco_server.deployments.model_servers.model_server import ModelServer, ModelServerFault
 from guanaco_server.stress.load import Measure, RequestResult
 
 LOOK_S = 0.25

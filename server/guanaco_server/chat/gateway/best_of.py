@@ -21,7 +21,7 @@ from guanaco.chat import Bot
 from guanaco.errors import MessageTooLong, SubmissionFailure, Unavailable
 from guanaco.prompts import Prompt, UnknownPrompt
 from guanaco.submissions import NO_REWARD
-from guanaco_server.deployments.model_server import (
+from guanaco_server.deployments.model_servers.model_server import (
     Candidates,
     Chunk,
     Generation,

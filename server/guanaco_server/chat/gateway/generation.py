@@ -34,7 +34,7 @@ from guanaco_server.chat.gateway.failure_log import FailureLog
 from guanaco_server.chat.gateway.places import TurnPlace, TurnPlaces
 from guanaco_server.chat.gateway.stopping import STOPPED, Stop
 from guanaco_server.chat.gateway.turn_queue import Asker
-from guanaco_server.deployments.model_server import (
+from guanaco_server.deployments.model_servers.model_server import (
     Chunk,
     Generation,
     HoldsAnotherModel,

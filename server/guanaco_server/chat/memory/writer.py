@@ -29,7 +29,7 @@ from guanaco_server.chat.memory.notes import (
     usable,
 )
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.model_server import ModelServerFault
+from guanaco_server.deployments.model_servers.model_server import ModelServerFault
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.prompts.history.summaries import Unsummarized
 from guanaco_server.prompts.layouts import Summary, Utterance

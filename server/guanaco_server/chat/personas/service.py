@@ -30,7 +30,7 @@ from guanaco_server.chat.personas import compression
 from guanaco_server.chat.tables import ConversationRow, PersonaVersionRow
 from guanaco_server.database.bulk import insert_missing
 from guanaco_server.database.database import Database, among
-from guanaco_server.deployments.model_server import ModelServerFault
+from guanaco_server.deployments.model_servers.model_server import ModelServerFault
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.runtime import threads
 from guanaco_server.runtime.clock import Clock

@@ -13,7 +13,7 @@ from guanaco_server.artifacts.service import ArtifactService
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.costs.service import CostService
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.model_server import ModelServer
+from guanaco_server.deployments.model_servers.model_server import ModelServer
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.takeover import Takeover
 from guanaco_server.observability.metrics import Metrics

@@ -21,7 +21,7 @@ from guanaco_server.clusters.cluster import Trouble
 from guanaco_server.costs.service import CostService
 from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.health import DeploymentHealth, ServerState
-from guanaco_server.deployments.model_server import AdapterRefused, ModelServerFault
+from guanaco_server.deployments.model_servers.model_server import AdapterRefused, ModelServerFault
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.takeover import Takeover
 from guanaco_server.submissions.pipeline.checks.content import ContentChecks

@@ -30,7 +30,7 @@ from guanaco.errors import (
 from guanaco.submissions import GenerationParams, Level, Stage, Submission, SubmissionKind
 from guanaco_server.artifacts.checking.configs import ArtifactConfigs
 from guanaco_server.artifacts.stores.store import ArtifactStore
-from guanaco_server.deployments.model_server import (
+from guanaco_server.deployments.model_servers.model_server import (
     GeneratedToken,
     Generation,
     ModelServer,

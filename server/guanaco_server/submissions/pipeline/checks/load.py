@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from guanaco.errors import ModelServerLost
 from guanaco.submissions import Stage, StressReport, Submission, SubmissionKind
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.model_server import cache_salt_of
+from guanaco_server.deployments.model_servers.model_server import cache_salt_of
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.runtime.clock import Clock

@@ -9,7 +9,7 @@ from __future__ import annotations
 from guanaco.errors import StageFault
 from guanaco.submissions import Divergence, Level, Stage
 from guanaco_server.deployments.deployment import Deployment
-from guanaco_server.deployments.model_server import ModelServer, ModelServerFault
+from guanaco_server.deployments.model_servers.model_server import ModelServer, ModelServerFault
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.submissions.pipeline.checks.fixed_text import FixedText, perplexity
 from guanaco_server.submissions.pipeline.checks.places import TakePlace, place_for_check

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from guanaco_server.deployments.model_server import (
+from guanaco_server.deployments.model_servers.model_server import (
     AdapterRefused,
     Candidates,
     CannotSleep,
@@ -22,8 +22,8 @@ from guanaco_server.deployments.model_server import (
     SleepOrder,
     SwapOrder,
 )
-from guanaco_server.deployments.upstream import Upstream, UpstreamError
-from guanaco_server.deployments.vllm_protocol import (
+from guanaco_server.deployments.model_servers.upstream import Upstream, UpstreamError
+from guanaco_server.deployments.model_servers.vllm_protocol import (
     StreamReader,
     artifact_of,
     candidates_body,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
-from guanaco_server.deployments.model_server import (
+from guanaco_server.deployments.model_servers.model_server import (
     Candidate,
     Candidates,
     CannotSleep,

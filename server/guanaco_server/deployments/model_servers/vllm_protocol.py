@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import msgspec
 
 from guanaco.parameters import sampling_fields
-from guanaco_server.deployments.model_server import (
+from guanaco_server.deployments.model_servers.model_server import (
     Candidate,
     Candidates,
     Chunk,
