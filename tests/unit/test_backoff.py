@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from guanaco_server.deployments.backoff import BURST, LONGEST_DELAY_S, Backoff
+from guanaco_server.deployments.reconciling.backoff import BURST, LONGEST_DELAY_S, Backoff
 from guanaco_server.runtime.clock import FixedClock
 
 

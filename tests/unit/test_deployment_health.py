@@ -9,11 +9,11 @@ from guanaco_server.clusters.memory import MemoryCluster
 from guanaco_server.deployments.health import (
     HANGS_AFTER,
     DeploymentHealth,
-    HangDetector,
     ServerState,
     look,
 )
 from guanaco_server.deployments.model_servers.memory import MemoryModelServer
+from guanaco_server.deployments.reconciling.hangs import HangDetector
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.clock import FixedClock
 

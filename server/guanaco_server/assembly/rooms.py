@@ -25,7 +25,7 @@ from guanaco_server.compat.room import CompatRoom, build_compat
 from guanaco_server.competitions.room import CompetitionsRoom, build_competitions
 from guanaco_server.costs.room import CostsRoom, build_costs
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.reconciler import Reconciler
+from guanaco_server.deployments.reconciling.reconciler import Reconciler
 from guanaco_server.deployments.room import DeploymentsRoom, build_deployments, build_reconciler
 from guanaco_server.deployments.versions import ConversationStart
 from guanaco_server.duels import records as duel_records

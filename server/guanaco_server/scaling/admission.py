@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from guanaco_server.clusters.cluster import Cluster
-from guanaco_server.deployments.backoff import Backoff
+from guanaco_server.deployments.reconciling.backoff import Backoff
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.swaps import IdleServer, IdleServers, Rank, idle_servers
