@@ -38,7 +38,7 @@ from guanaco_server.chat.conversations.history import READ
 from guanaco_server.chat.gateway.turn_statements import CLAIM, end_statement
 from guanaco_server.chat.tables import ConversationRow
 from guanaco_server.database.database import Database
-from guanaco_server.database.direct import NETWORK, PLANNING, DirectConnection, text_array
+from guanaco_server.database.postgresql.direct import NETWORK, PLANNING, DirectConnection, text_array
 from guanaco_server.database.migrations import upgrade
 from tests.fixtures.postgres import running_server
 

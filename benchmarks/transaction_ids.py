@@ -18,7 +18,7 @@ from guanaco_server.chat.gateway.turn_log import EndedTurn, NewMessage, NewReply
 from guanaco_server.chat.gateway.turn_statements import PostgresqlTurns
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
-from guanaco_server.database.transaction_ids import read_ids
+from guanaco_server.database.postgresql.transaction_ids import read_ids
 from guanaco_server.runtime.clock import SystemClock
 from tests.fixtures.postgres import running_server
 

@@ -13,8 +13,8 @@ import pytest
 import uvloop
 from psycopg import errors
 
-from guanaco_server.database.direct import DirectConnection, text_array
-from guanaco_server.database.libpq import LibpqConnection
+from guanaco_server.database.postgresql.direct import DirectConnection, text_array
+from guanaco_server.database.postgresql.libpq import LibpqConnection
 from tests.fixtures.postgres import PostgresServer
 
 pytestmark = pytest.mark.postgres

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from guanaco.accounts import Role
 from guanaco.errors import InvalidSettings
 from guanaco_server.database.database import Database
-from guanaco_server.database.replica import STALENESS_S, Freshness, is_writer
+from guanaco_server.database.postgresql.replica import STALENESS_S, Freshness, is_writer
 from guanaco_server.serve import require_shared
 from guanaco_server.settings import Settings
 from tests.conftest import migrate

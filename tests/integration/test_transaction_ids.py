@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from guanaco.accounts import Role
 from guanaco_server.database.database import Database
-from guanaco_server.database.transaction_ids import (
+from guanaco_server.database.postgresql.transaction_ids import (
     USABLE_IDS,
     IdReading,
     TransactionIdGauges,

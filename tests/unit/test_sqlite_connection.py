@@ -9,7 +9,7 @@ from pathlib import Path
 import aiosqlite
 import pytest
 
-from guanaco_server.database.sqlite_connection import ResultConnection, connect
+from guanaco_server.database.sqlite.connection import ResultConnection, connect
 
 
 async def test_a_statement_with_its_rows_is_one_trip(

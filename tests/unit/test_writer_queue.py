@@ -10,7 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from guanaco_server.database.database import Database
-from guanaco_server.database.writer_queue import MOST_IN_A_ROW, WriterQueue
+from guanaco_server.database.sqlite.writer_queue import MOST_IN_A_ROW, WriterQueue
 
 
 class Writers:

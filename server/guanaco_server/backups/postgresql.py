@@ -24,7 +24,7 @@ from sqlalchemy.engine import URL, make_url
 
 from guanaco.errors import BackupDamaged, BackupFailed, DatabaseUnavailable
 from guanaco_server.database.database import UNAVAILABLE_HINT
-from guanaco_server.database.direct import NETWORK
+from guanaco_server.database.postgresql.direct import NETWORK
 
 DUMP = "database.dump"
 BASE = "base"

@@ -15,7 +15,7 @@ import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable
 
-from guanaco_server.database.direct import DirectConnection
+from guanaco_server.database.postgresql.direct import DirectConnection
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.waiting import happens
 

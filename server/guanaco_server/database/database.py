@@ -1,7 +1,7 @@
 """The one way to the database: short units of work that commit or leave nothing.
 
 A service method opens one unit, and never one around a network call. ``write()`` takes SQLite's write
-lock at its start, so that two writers queue (writer_queue.py) instead of failing half-way; ``read()`` takes none.
+lock at its start, so that two writers queue (sqlite/writer_queue.py) instead of failing half-way; ``read()`` takes none.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.orm import InstrumentedAttribute
 
 from guanaco.errors import DatabaseUnavailable
-from guanaco_server.database import sqlite_connection
+from guanaco_server.database.sqlite import connection as sqlite_connection
 from guanaco_server.database.commits import (
     POSTGRESQL_TICK_S,
     SQLITE_TICK_S,
@@ -48,10 +48,10 @@ from guanaco_server.database.commits import (
     PostgresqlVersion,
     SqliteVersion,
 )
-from guanaco_server.database.direct import NETWORK, DirectConnection
-from guanaco_server.database.replica import WRITTEN, ReadReplica, is_writer
-from guanaco_server.database.sqlite_connection import OneTripConnection, ResultConnection
-from guanaco_server.database.writer_queue import WriterQueue
+from guanaco_server.database.postgresql.direct import NETWORK, DirectConnection
+from guanaco_server.database.postgresql.replica import WRITTEN, ReadReplica, is_writer
+from guanaco_server.database.sqlite.connection import OneTripConnection, ResultConnection
+from guanaco_server.database.sqlite.writer_queue import WriterQueue
 from guanaco_server.observability.tracing import span
 from guanaco_server.runtime import threads
 
@@ -126,7 +126,7 @@ class Database:
     async def read(self, *, may_be_stale: bool = False) -> AsyncIterator[AsyncSession]:
         """Open a transaction that is rolled back at its end.
 
-        ``may_be_stale``: what is read may be some seconds old (replica.py), so a replica may be asked, where there is one.
+        ``may_be_stale``: what is read may be some seconds old (postgresql/replica.py), so a replica may be asked, where there is one.
         """
         with span("database: read"):
             async with await self._session(may_be_stale) as session:

@@ -24,7 +24,7 @@ HTTP_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 @dataclass(frozen=True)
 class IdGauges:
-    """Gauges that say how far PostgreSQL is from running out of ids (database/transaction_ids.py). ``ages`` and ``vacuum_at`` are by kind of id."""
+    """Gauges that say how far PostgreSQL is from running out of ids (database/postgresql/transaction_ids.py). ``ages`` and ``vacuum_at`` are by kind of id."""
 
     ages: Mapping[str, int]
     vacuum_at: Mapping[str, int]

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
 
 from guanaco.errors import GuanacoError, InvalidInput, NotFound, Unauthenticated
-from guanaco_server.database.replica import STALENESS_S, is_writer
+from guanaco_server.database.postgresql.replica import STALENESS_S, is_writer
 from guanaco_server.http import errors as http_errors
 from guanaco_server.http.routes import LateRoute
 from guanaco_server.web.forms import FormKept

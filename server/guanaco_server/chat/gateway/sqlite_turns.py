@@ -23,7 +23,7 @@ from guanaco_server.chat.gateway.turn_log import (
     StoredMessage,
 )
 from guanaco_server.database.database import Database
-from guanaco_server.database.sqlite_connection import ResultConnection
+from guanaco_server.database.sqlite.connection import ResultConnection
 from guanaco_server.idempotency.keeping import AnswerToKeep
 
 CLAIM = """

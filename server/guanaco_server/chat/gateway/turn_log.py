@@ -28,7 +28,7 @@ from typing import Protocol
 from sqlalchemy.exc import DBAPIError
 
 from guanaco.errors import ConversationBusy, DatabaseUnavailable
-from guanaco_server.database.direct import lost_connection
+from guanaco_server.database.postgresql.direct import lost_connection
 from guanaco_server.database.group_commit import GroupCommit
 from guanaco_server.idempotency.keeping import AnswerToKeep
 from guanaco_server.prompts.layouts import Summary

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, LiteralString
 from sqlalchemy.engine import make_url
 
 if TYPE_CHECKING:
-    from guanaco_server.database.libpq import LibpqConnection
+    from guanaco_server.database.postgresql.libpq import LibpqConnection
 
 ANSWER_TIMEOUT_S = 15.0  # statements take milliseconds: whoever says nothing for so long will not
 # A host that is gone without a word is noticed within a quarter of a minute, instead of the kernel's quarter of an hour.
@@ -85,7 +85,7 @@ class DirectConnection:
     async def _connect(self) -> LibpqConnection:
         import psycopg
 
-        from guanaco_server.database.libpq import LibpqConnection
+        from guanaco_server.database.postgresql.libpq import LibpqConnection
 
         connection = await psycopg.AsyncConnection.connect(
             self._conninfo, autocommit=True, **NETWORK
