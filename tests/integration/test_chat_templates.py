@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from guanaco_server.serializer.chat_template import check_chat_templates
+from guanaco_server.serializer.templates.chat_template import check_chat_templates
 from guanaco_server.serializer.reporting import JobFailed
 
 pytestmark = pytest.mark.slow

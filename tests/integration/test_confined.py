@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from guanaco_server.serializer import confined
+from guanaco_server.confinement import confined
 
 pytestmark = pytest.mark.slow
 
@@ -17,7 +17,7 @@ LIMITS = confined.ProcessLimits(cpu_s=1, memory_bytes=200_000_000, wall_s=60, fi
 START = f"""
 import json, os, signal, sys, time
 from pathlib import Path
-from guanaco_server.serializer import confined
+from guanaco_server.confinement import confined
 folder = Path(sys.argv[1])
 confined.confine(confined.{LIMITS!r}, folder)
 """

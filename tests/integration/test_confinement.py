@@ -102,7 +102,7 @@ TOKENIZER = PIPED.replace("{module}", "guanaco_server.tokenization").replace("{n
 CHECKER = (
     ATTEMPTS
     + """
-from guanaco_server.serializer import confined
+from guanaco_server.confinement import confined
 become()
 confined.confine(confined.ProcessLimits(60, 2 * 10**9, 60, 10**6), Path(places["folder"]))
 assert Path(places["folder"], "own").write_text("x")

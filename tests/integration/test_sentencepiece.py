@@ -45,7 +45,7 @@ CONVERT = """
 import sys
 from pathlib import Path
 from guanaco_server.serializer.reporting import JobFailed
-from guanaco_server.serializer.tokenizer_files import convert
+from guanaco_server.serializer.tokenizers.tokenizer_files import convert
 try:
     print(convert(Path(sys.argv[1])).name)
 except JobFailed as failure:

@@ -6,7 +6,7 @@ import pytest
 
 from guanaco_server.formats.manifest import PIECE_BYTES
 from guanaco_server.formats.safetensors_header import TensorInfo
-from guanaco_server.serializer.plan import chosen_cast, make_plan
+from guanaco_server.serializer.tensors.plan import chosen_cast, make_plan
 from guanaco_server.serializer.repo_files import WeightFile
 from guanaco_server.serializer.reporting import JobFailed
 

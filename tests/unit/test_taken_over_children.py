@@ -9,8 +9,8 @@ import os
 
 import pytest
 
-from guanaco_server.serializer.confined import Child, ProcessLimits, _reason
-from guanaco_server.serializer.frames import LENGTH, receive
+from guanaco_server.confinement.confined import Child, ProcessLimits, _reason
+from guanaco_server.confinement.frames import LENGTH, receive
 from guanaco_server.tokenization.process import MAX_ANSWER_BYTES, TokenizerDied, TokenizerProcess
 
 DEEP = b"[" * 20_000  # fits into a pipe

@@ -33,8 +33,8 @@ from guanaco_server.feedback.erasures.ledger import ErasureLedger, LocalLedger
 from guanaco_server.observability.tracing import NoTracing, Tracing
 from guanaco_server.runtime.clock import Clock, SystemClock
 from guanaco_server.runtime.data_dir import DataDir
-from guanaco_server.serializer import confined
-from guanaco_server.serializer.confined import StartChild
+from guanaco_server.confinement import confined
+from guanaco_server.confinement.confined import StartChild
 from guanaco_server.settings import Settings
 
 if TYPE_CHECKING:

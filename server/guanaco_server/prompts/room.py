@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from guanaco_server.prompts.sample import WithSample
 from guanaco_server.prompts.service import PromptService
-from guanaco_server.serializer import confined
-from guanaco_server.serializer.confined import StartChild
+from guanaco_server.confinement import confined
+from guanaco_server.confinement.confined import StartChild
 from guanaco_server.tokenization.service import SmallFiles, Tokenizers
 
 

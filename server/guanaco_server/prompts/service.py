@@ -50,9 +50,9 @@ from guanaco_server.prompts.templates.files import FILES
 from guanaco_server.prompts.templates.process import Allowance, TemplateFault, TemplateProcess
 from guanaco_server.prompts.templates.queue import WIDTH, TemplateQueue
 from guanaco_server.runtime import threads
-from guanaco_server.serializer import confined
-from guanaco_server.serializer.confined import StartChild
-from guanaco_server.serializer.metered_jinja import CHECK_STEPS
+from guanaco_server.confinement import confined
+from guanaco_server.confinement.confined import StartChild
+from guanaco_server.serializer.templates.metered_jinja import CHECK_STEPS
 from guanaco_server.tokenization.service import KEPT, SmallFiles, Tokenizers
 
 LONG_CHARS = (

@@ -1,6 +1,6 @@
 """Makes an artifact from a repo: read, plan, stream, write the manifest.
 
-    headers → plan → small files → tensors, streamed (streaming.py) → manifest
+    headers → plan → small files → tensors, streamed (tensors/streaming.py) → manifest
 
 The manifest is written last: where it is, the artifact is complete. Config and tokenizer files are stored as the repo
 has them, except for what the weights' cast makes untrue.
@@ -24,9 +24,9 @@ from guanaco_server.formats.manifest import (
     StoredFile,
     TensorRecord,
 )
-from guanaco_server.serializer.chat_template import TEMPLATE_NAME, check_chat_templates
-from guanaco_server.serializer.lora import AdapterMatrices, LoraPair, lora_pairs
-from guanaco_server.serializer.plan import CASTS, StreamPlan, chosen_cast, make_plan
+from guanaco_server.serializer.templates.chat_template import TEMPLATE_NAME, check_chat_templates
+from guanaco_server.serializer.tensors.lora import AdapterMatrices, LoraPair, lora_pairs
+from guanaco_server.serializer.tensors.plan import CASTS, StreamPlan, chosen_cast, make_plan
 from guanaco_server.serializer.repo_files import (
     HubFiles,
     LocalFiles,
@@ -36,11 +36,11 @@ from guanaco_server.serializer.repo_files import (
     read_header,
 )
 from guanaco_server.serializer.reporting import JobFailed, say
-from guanaco_server.serializer.streaming import StreamingPass
+from guanaco_server.serializer.tensors.streaming import StreamingPass
 from guanaco_server.serializer.targets import ResumeLog, Target
 from guanaco_server.serializer.task import Adapter, SerializerJob, Source
-from guanaco_server.serializer.tokenizer_files import CONFIG_NAME as TOKENIZER_CONFIG_NAME
-from guanaco_server.serializer.tokenizer_files import TOKENIZER_NAME, convert
+from guanaco_server.serializer.tokenizers.tokenizer_files import CONFIG_NAME as TOKENIZER_CONFIG_NAME
+from guanaco_server.serializer.tokenizers.tokenizer_files import TOKENIZER_NAME, convert
 
 LIBRARIES = ("numpy", "huggingface_hub")
 

@@ -24,8 +24,8 @@ from typing import IO, Any
 
 from tokenizers import Tokenizer
 
-from guanaco_server.serializer.confined import confine_pipes
-from guanaco_server.serializer.frames import LENGTH, MAX_MESSAGE_BYTES, read_bytes, receive, send
+from guanaco_server.confinement.confined import confine_pipes
+from guanaco_server.confinement.frames import LENGTH, MAX_MESSAGE_BYTES, read_bytes, receive, send
 from guanaco_server.tokenization.bounds import find_bound
 from guanaco_server.tokenization.breaks import Breaks, find_breaks
 from guanaco_server.tokenization.declared import (

@@ -18,8 +18,8 @@ from typing import Any
 
 from guanaco_server.confinement import priority
 from guanaco_server.runtime import threads
-from guanaco_server.serializer.confined import Child, StartChild
-from guanaco_server.serializer.frames import LENGTH, packed
+from guanaco_server.confinement.confined import Child, StartChild
+from guanaco_server.confinement.frames import LENGTH, packed
 from guanaco_server.tokenization.declared import MEMORY_BYTES
 from guanaco_server.tokenization.facts import TokenizerFacts, facts_of_json
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from guanaco.errors import CorruptConfig, PromptFailed, UnsupportedTokenizer
-from guanaco_server.serializer import confined
-from guanaco_server.serializer.confined import StartChild
+from guanaco_server.confinement import confined
+from guanaco_server.confinement.confined import StartChild
 from guanaco_server.tokenization.facts import TokenizerFacts
 from guanaco_server.tokenization.process import (
     TextFailed,

@@ -67,7 +67,7 @@ TRANSFORMERS_LABELS = 2  # where a config does not say
 ONE_OF_SEVERAL = (None, "single_label_classification")
 MAX_SMALL_FILE_BYTES = MAX_TOKENIZER_BYTES
 TOKENIZER_NAME = "tokenizer.json"
-SENTENCEPIECE_NAME = "tokenizer.model"  # converted by serializer/tokenizer_files.py
+SENTENCEPIECE_NAME = "tokenizer.model"  # converted by serializer/tokenizers/tokenizer_files.py
 MODEL_FILES = frozenset({"config.json", "generation_config.json"})  # always the base's own
 TOKENIZER_FILES = tuple(name for name in SMALL_FILES if name not in MODEL_FILES)
 

@@ -32,8 +32,8 @@ from guanaco.submissions import SubmissionKind
 from guanaco_server.artifacts.checking.checks import CheckLimits, check_repo
 from guanaco_server.artifacts.checking.repo_json import parse_object
 from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
-from guanaco_server.serializer.confined import confine_pipes
-from guanaco_server.serializer.frames import read_bytes, receive, send
+from guanaco_server.confinement.confined import confine_pipes
+from guanaco_server.confinement.frames import read_bytes, receive, send
 
 MAX_NAMES = 1_024
 MAX_LEVELS = 6  # text_config, quantization_config, config_groups, one, its weights, a list

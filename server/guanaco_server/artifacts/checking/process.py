@@ -24,9 +24,9 @@ from guanaco_server.artifacts.checking.checks import CheckedModel, CheckLimits, 
 from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
 from guanaco_server.confinement import priority
 from guanaco_server.runtime import threads
-from guanaco_server.serializer import confined
-from guanaco_server.serializer.confined import Child, StartChild
-from guanaco_server.serializer.frames import LENGTH
+from guanaco_server.confinement import confined
+from guanaco_server.confinement.confined import Child, StartChild
+from guanaco_server.confinement.frames import LENGTH
 
 CPU_S = 30.0  # the largest models' headers take 1 s, malicious ones of 32 MB 4 s
 WALL_S = 10 * CPU_S  # on a machine that is busy with other things

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from guanaco_server.artifacts.checking.configs import ArtifactConfigs
 from guanaco_server.artifacts.checking.process import RepoChecker
 from guanaco_server.artifacts.stores.store import ArtifactStore
-from guanaco_server.serializer.confined import StartChild
+from guanaco_server.confinement.confined import StartChild
 
 
 @dataclass(frozen=True)

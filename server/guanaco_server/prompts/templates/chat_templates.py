@@ -27,7 +27,7 @@ from guanaco_server.prompts.templates.process import (
     TemplateOverrun,
     TemplateProcess,
 )
-from guanaco_server.serializer.chat_template import variables
+from guanaco_server.serializer.templates.chat_template import variables
 
 WHAT = "The model's chat template"
 Message = dict[str, str]

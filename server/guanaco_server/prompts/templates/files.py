@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from guanaco_server.formats.json_objects import parse_json_object
-from guanaco_server.serializer.chat_template import (
+from guanaco_server.serializer.templates.chat_template import (
     CONFIG_NAME,
     MAX_TEMPLATE_BYTES,
     TEMPLATE_NAME,

@@ -4,7 +4,7 @@
             sends the jobs                           renders them in Jinja's immutable sandbox, within the
             waits for the texts                      steps that the prompt has left
 
-The limit is a number of steps (serializer/metered_jinja.py), which is the same on every machine. It ends loops within
+The limit is a number of steps (serializer/templates/metered_jinja.py), which is the same on every machine. It ends loops within
 loops, a recursion through macros, and in the check of a submission also long texts and large numbers. Whatever the steps do
 not count is ended by the child's CPU time, which is far more than the steps take, and by its memory. A template that
 used up its steps or ended a child is refused for a while. There are as many children as threads render at once; they
@@ -28,9 +28,9 @@ from guanaco_server.prompts.files.poet_parts import PoetPart
 from guanaco_server.prompts.templates import sandbox
 from guanaco_server.prompts.templates.files import TemplateFile
 from guanaco_server.prompts.templates.sandbox import UNREADABLE
-from guanaco_server.serializer import confined
-from guanaco_server.serializer.confined import Child, StartChild
-from guanaco_server.serializer.frames import packed, receive
+from guanaco_server.confinement import confined
+from guanaco_server.confinement.confined import Child, StartChild
+from guanaco_server.confinement.frames import packed, receive
 
 STEPS = 5_000_000  # of a whole prompt; 200 messages take Llama 3's template 7,000
 CPU_S = 3.0  # of a whole prompt, as the last resort; the steps take a tenth of it

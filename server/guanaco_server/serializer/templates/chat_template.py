@@ -20,8 +20,8 @@ from jinja2.exceptions import SecurityError, TemplateSyntaxError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 
-from guanaco_server.serializer import confined
-from guanaco_server.serializer.metered_jinja import (
+from guanaco_server.confinement import confined
+from guanaco_server.serializer.templates.metered_jinja import (
     CHECK_STEPS,
     MeteredEnvironment,
     StepLimitExceeded,

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guanaco_server.formats.safetensors_header import TensorInfo
-from guanaco_server.serializer.floats import has_nan, to_float32
+from guanaco_server.serializer.tensors.floats import has_nan, to_float32
 from guanaco_server.serializer.repo_files import RepoFiles, WeightFile
 from guanaco_server.serializer.reporting import JobFailed
 from guanaco_server.serializer.task import Adapter

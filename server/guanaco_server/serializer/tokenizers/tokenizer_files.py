@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from guanaco_server.serializer import confined
+from guanaco_server.confinement import confined
 from guanaco_server.serializer.reporting import JobFailed
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def main() -> int:
     import sentencepiece  # noqa: F401 - imported before the limits, as is the next
     import tokenizers  # noqa: F401
 
-    from guanaco_server.serializer import sentencepiece_model  # noqa: F401
+    from guanaco_server.serializer.tokenizers import sentencepiece_model  # noqa: F401
 
     folder = Path(sys.argv[1])
     confined.confine(LIMITS, folder)
@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def _convert(folder: Path) -> None:
-    from guanaco_server.serializer import sentencepiece_model
+    from guanaco_server.serializer.tokenizers import sentencepiece_model
 
     config = _read(folder / CONFIG_NAME)
     model = sentencepiece_model.read_model((folder / MODEL_NAME).read_bytes())

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from guanaco_server.formats.manifest import PIECE_BYTES
 from guanaco_server.formats.safetensors_header import DTYPE_BYTES
 from guanaco_server.formats.tensorizer_file import FileTensor, TensorFileLayout, lay_out
-from guanaco_server.serializer.lora import LoraPair
+from guanaco_server.serializer.tensors.lora import LoraPair
 from guanaco_server.serializer.repo_files import WeightFile
 from guanaco_server.serializer.reporting import JobFailed
 

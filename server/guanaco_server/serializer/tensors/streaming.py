@@ -27,9 +27,9 @@ from guanaco_server.formats.tensorizer_file import (
     prologue,
     tensor_header,
 )
-from guanaco_server.serializer.floats import from_float32, has_nan, to_float32
-from guanaco_server.serializer.lora import LoraMatrices, LoraPair
-from guanaco_server.serializer.plan import PlannedTensor, Run, StreamPlan, TensorPiece, pieces_of
+from guanaco_server.serializer.tensors.floats import from_float32, has_nan, to_float32
+from guanaco_server.serializer.tensors.lora import LoraMatrices, LoraPair
+from guanaco_server.serializer.tensors.plan import PlannedTensor, Run, StreamPlan, TensorPiece, pieces_of
 from guanaco_server.serializer.repo_files import RepoFiles, Stream
 from guanaco_server.serializer.reporting import Counter, JobFailed
 from guanaco_server.serializer.targets import PieceFacts, ResumeLog, Sink
