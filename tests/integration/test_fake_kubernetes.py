@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from guanaco.errors import ClusterRefused, ClusterUnreachable
-from guanaco_server.clusters.kubernetes.api import (
+from guanaco_server.clusters.kubernetes.api.client import (
     LEASE,
     SECRET,
     KubernetesApi,

@@ -12,7 +12,7 @@ import yaml
 
 from guanaco.errors import ClusterRefused
 from guanaco_server.clusters.cluster import DeploymentSpec, ReplicaPhase, Resources
-from guanaco_server.clusters.kubernetes.api import (
+from guanaco_server.clusters.kubernetes.api.client import (
     DEPLOYMENT,
     DISRUPTION_BUDGET,
     GROUP_SET,
@@ -23,8 +23,8 @@ from guanaco_server.clusters.kubernetes.api import (
     UnexpectedStatus,
 )
 from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
-from guanaco_server.clusters.kubernetes.lease import LeaseLeadership
-from guanaco_server.clusters.kubernetes.manifests import job_object, owned_by_job
+from guanaco_server.clusters.kubernetes.api.lease import LeaseLeadership
+from guanaco_server.clusters.kubernetes.manifests.objects import job_object, owned_by_job
 from guanaco_server.clusters.kubernetes.names import object_name
 from tests.fixtures.kubernetes import ROOT, Lines, fake_world, job, phase, shell, until
 from tests.fixtures.pools import IMPORTS, pooled, warm

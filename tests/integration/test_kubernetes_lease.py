@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from guanaco.errors import ClusterUnreachable
-from guanaco_server.clusters.kubernetes import lease
-from guanaco_server.clusters.kubernetes.api import POD, THREADS
-from guanaco_server.clusters.kubernetes.lease import LeaseLeadership
+from guanaco_server.clusters.kubernetes.api import lease
+from guanaco_server.clusters.kubernetes.api.client import POD, THREADS
+from guanaco_server.clusters.kubernetes.api.lease import LeaseLeadership
 from tests.fixtures.kubernetes import FakeWorld, fake_world, until
 
 pytestmark = pytest.mark.slow

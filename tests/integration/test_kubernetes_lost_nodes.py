@@ -13,12 +13,12 @@ import pytest
 
 from guanaco.errors import ClusterUnreachable
 from guanaco_server.clusters.cluster import ReplicaPhase, ReplicaState, Trouble
-from guanaco_server.clusters.kubernetes import manifests
+from guanaco_server.clusters.kubernetes.manifests import objects
 from guanaco_server.clusters.kubernetes import status as problems
-from guanaco_server.clusters.kubernetes.api import DEPLOYMENT, KubernetesApi, connect
+from guanaco_server.clusters.kubernetes.api.client import DEPLOYMENT, KubernetesApi, connect
 from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
 from guanaco_server.clusters.kubernetes.jobs import LATE_S
-from guanaco_server.clusters.kubernetes.logs import LogReader
+from guanaco_server.clusters.kubernetes.api.logs import LogReader
 from tests.fixtures.fake_kubernetes.server import TOKEN
 from tests.fixtures.kubernetes import (
     FakeWorld,
@@ -46,7 +46,7 @@ def kubernetes(tmp_path: Path) -> Iterator[FakeWorld]:
 @pytest.fixture
 def soon_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that says nothing is given up after 2 s instead of 20; that it is given up is what is tested."""
-    monkeypatch.setattr(manifests, "JOB_STOP_S", 1)
+    monkeypatch.setattr(objects, "JOB_STOP_S", 1)
     monkeypatch.setattr(problems, "LOST_SLACK_S", 1.0)
 
 
@@ -373,7 +373,7 @@ async def test_a_token_file_that_ends_with_a_line_break_does(kubernetes: FakeWor
 
 
 def test_pods_tolerate_a_lost_node_for_seconds(kubernetes: FakeWorld) -> None:
-    from guanaco_server.clusters.kubernetes.manifests import deployment_object, job_object
+    from guanaco_server.clusters.kubernetes.manifests.objects import deployment_object, job_object
 
     for manifest in (
         deployment_object(scripted(), replace(kubernetes.options())),

@@ -17,7 +17,7 @@ from guanaco.submissions import GenerationParams
 from guanaco_server.clusters.cluster import Cluster, ReplicaPhase, ReplicaState
 from guanaco_server.clusters.federation import Federation, Region
 from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
-from guanaco_server.clusters.kubernetes.pods import near_of
+from guanaco_server.clusters.kubernetes.manifests.pods import near_of
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.health import HANGS_AFTER

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from guanaco.errors import ClusterUnreachable
-from guanaco_server.clusters.kubernetes.api import (
+from guanaco_server.clusters.kubernetes.api.client import (
     DEPLOYMENT,
     EVENT,
     GROUP_SET,

@@ -15,8 +15,8 @@ import yaml
 
 from guanaco.errors import ClusterRefused, InvalidSettings
 from guanaco_server.clusters.cluster import DeploymentSpec, JobSpec, Resources
-from guanaco_server.clusters.kubernetes.groups import workload_object
-from guanaco_server.clusters.kubernetes.manifests import (
+from guanaco_server.clusters.kubernetes.manifests.groups import workload_object
+from guanaco_server.clusters.kubernetes.manifests.objects import (
     deployment_object,
     job_object,
     owned_by_job,
@@ -24,7 +24,7 @@ from guanaco_server.clusters.kubernetes.manifests import (
     spec_hash,
 )
 from guanaco_server.clusters.kubernetes.options import Egress, KubernetesOptions, options_of
-from guanaco_server.clusters.kubernetes.pods import near_of
+from guanaco_server.clusters.kubernetes.manifests.pods import near_of
 from guanaco_server.settings import Settings
 from tests.fixtures.manifest_checks import VERSIONS, problems_in
 

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from guanaco.errors import InvalidSettings
-from guanaco_server.clusters.kubernetes.api import connect
+from guanaco_server.clusters.kubernetes.api.client import connect
 from guanaco_server.clusters.kubernetes.options import connected, options_of, split_context
 from guanaco_server.settings import Settings
 

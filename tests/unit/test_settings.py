@@ -15,7 +15,7 @@ from guanaco_server.assembly.app import HEARTBEAT_S
 from guanaco_server.chat.conversations.history import HISTORY_CACHE_CHARS
 from guanaco_server.chat.conversations.service import REPEATABLE_FOR
 from guanaco_server.chat.room import RECORD_PATIENCE_S
-from guanaco_server.clusters.kubernetes.api import KubernetesApi
+from guanaco_server.clusters.kubernetes.api.client import KubernetesApi
 from guanaco_server.database.schema import LONGEST_WAIT_S
 from guanaco_server.feedback.recording import RATINGS_PER_MINUTE
 from guanaco_server.http.body_limit import MAX_BODY_BYTES

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from guanaco_server.clusters.kubernetes.informers import ChangeSignal
+from guanaco_server.clusters.kubernetes.api.informers import ChangeSignal
 from guanaco_server.runtime.waiting import happens
 
 

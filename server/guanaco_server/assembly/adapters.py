@@ -186,9 +186,9 @@ def _compute(settings: Settings, data_dir: DataDir, model_server: ModelServer) -
 
 def _kubernetes_compute(settings: Settings, model_server: ModelServer) -> Compute:
     from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
-    from guanaco_server.clusters.kubernetes.lease import LeaseLeadership
+    from guanaco_server.clusters.kubernetes.api.lease import LeaseLeadership
     from guanaco_server.clusters.kubernetes.options import connected, has_replica_addresses
-    from guanaco_server.clusters.kubernetes.pods import CACHE
+    from guanaco_server.clusters.kubernetes.manifests.pods import CACHE
 
     connections = {name: connected(settings, name) for name in settings.kubernetes_contexts}
     clusters = {name: KubernetesCluster(*connection) for name, connection in connections.items()}

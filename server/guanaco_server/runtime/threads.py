@@ -11,7 +11,7 @@ SCALING     which model servers are worth their room, for which restarts and wak
 METRICS     the text of the metrics, which must be had while everything else is busy
 BACKGROUND  what is computed without a request that waits: one piece of work at a time
 
-Requests to a Kubernetes API have threads by cluster, and those of the Lease their own (``clusters/kubernetes/api.py``).
+Requests to a Kubernetes API have threads by cluster, and those of the Lease their own (``clusters/kubernetes/api/client.py``).
 Nothing uses the loop's own executor, which DBOS replaces by one of 64 threads. All threads share one interpreter, and each that computes may hold
 it for ``serve.SWITCH_S`` whenever the event loop wants it. So few of them compute, and they keep the loop's priority: one that another
 process displaces while it holds the interpreter would stop the loop as well.

@@ -2,11 +2,11 @@
 
     job           Job + what it owns          jobs.py
     model server  Deployment + what it owns   status.py reads their state
-                  or pods that it claims      pools.py
-                  or a LeaderWorkerSet, where a replica takes several machines (groups.py)
+                  or pods that it claims      pools/
+                  or a LeaderWorkerSet, where a replica takes several machines (manifests/groups.py)
 
-The manifests are in manifests.py. Everything is owned by its Job or Deployment, so deleting that one deletes all.
-The state of the cluster comes from watches (informers.py). A replica is a pod and has the pod's address.
+The manifests are in manifests/. Everything is owned by its Job or Deployment, so deleting that one deletes all.
+The state of the cluster comes from watches (api/informers.py). A replica is a pod and has the pod's address.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from guanaco_server.clusters.cluster import (
     ReplicaState,
     Trouble,
 )
-from guanaco_server.clusters.kubernetes.api import (
+from guanaco_server.clusters.kubernetes.api.client import (
     DEPLOYMENT,
     EVENT,
     GROUP_SET,
@@ -38,11 +38,11 @@ from guanaco_server.clusters.kubernetes.api import (
     POD,
     KubernetesApi,
 )
-from guanaco_server.clusters.kubernetes.groups import workload_object
-from guanaco_server.clusters.kubernetes.informers import Informers
+from guanaco_server.clusters.kubernetes.manifests.groups import workload_object
+from guanaco_server.clusters.kubernetes.api.informers import Informers
 from guanaco_server.clusters.kubernetes.jobs import JobRun
-from guanaco_server.clusters.kubernetes.logs import LogReader
-from guanaco_server.clusters.kubernetes.manifests import (
+from guanaco_server.clusters.kubernetes.api.logs import LogReader
+from guanaco_server.clusters.kubernetes.manifests.objects import (
     owned_objects,
     secret_of,
     spec_hash,
@@ -59,8 +59,8 @@ from guanaco_server.clusters.kubernetes.names import (
     object_name,
 )
 from guanaco_server.clusters.kubernetes.options import KubernetesOptions
-from guanaco_server.clusters.kubernetes.pods import affinity_of, near_of, place_object
-from guanaco_server.clusters.kubernetes.pools import Pools
+from guanaco_server.clusters.kubernetes.manifests.pods import affinity_of, near_of, place_object
+from guanaco_server.clusters.kubernetes.pools.pools import Pools
 from guanaco_server.clusters.kubernetes.status import (
     ended_pods,
     has_started,

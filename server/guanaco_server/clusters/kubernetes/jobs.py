@@ -19,15 +19,15 @@ from datetime import UTC, datetime
 
 from guanaco.errors import ClusterRefused, ClusterUnreachable
 from guanaco_server.clusters.cluster import JobResult, JobSpec, LineSink, Trouble
-from guanaco_server.clusters.kubernetes.api import (
+from guanaco_server.clusters.kubernetes.api.client import (
     EVENT,
     JOB,
     KubernetesApi,
     UnexpectedStatus,
 )
-from guanaco_server.clusters.kubernetes.informers import Informers
-from guanaco_server.clusters.kubernetes.logs import LogReader
-from guanaco_server.clusters.kubernetes.manifests import job_object, owned_by_job
+from guanaco_server.clusters.kubernetes.api.informers import Informers
+from guanaco_server.clusters.kubernetes.api.logs import LogReader
+from guanaco_server.clusters.kubernetes.manifests.objects import job_object, owned_by_job
 from guanaco_server.clusters.kubernetes.names import (
     WORKER,
     Json,

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from guanaco_server.clusters.cluster import ReplicaPhase, ReplicaState, Trouble
-from guanaco_server.clusters.kubernetes.claimed import (
+from guanaco_server.clusters.kubernetes.pools.claimed import (
     asked_replicas,
     has_served,
     is_claimed,

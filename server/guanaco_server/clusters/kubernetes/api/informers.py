@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import aclosing
 
 from guanaco.errors import ClusterRefused, ClusterUnreachable
-from guanaco_server.clusters.kubernetes.api import (
+from guanaco_server.clusters.kubernetes.api.client import (
     DEPLOYMENT,
     EVENT,
     GROUP_SET,

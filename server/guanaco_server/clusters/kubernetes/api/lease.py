@@ -16,7 +16,7 @@ import time
 from datetime import UTC, datetime
 
 from guanaco.errors import ClusterRefused, ClusterUnreachable
-from guanaco_server.clusters.kubernetes.api import LEASE, KubernetesApi, UnexpectedStatus
+from guanaco_server.clusters.kubernetes.api.client import LEASE, KubernetesApi, UnexpectedStatus
 from guanaco_server.clusters.kubernetes.names import MANAGED_BY, MANAGER, Json
 from guanaco_server.runtime.background import Background
 

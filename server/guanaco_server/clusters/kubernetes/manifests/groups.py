@@ -4,7 +4,7 @@
 
 All pods run the same command, with their number in the group and the leader's address. When one pod restarts or goes,
 the controller recreates its whole group, for vLLM's ranks cannot be replaced one by one. Pods keep their names
-(StatefulSets make them), so one on a lost machine holds its name until it is deleted by force (``cluster.py``).
+(StatefulSets make them), so one on a lost machine holds its name until it is deleted by force (``kubernetes/cluster.py``).
 
 The API is leaderworkerset.x-k8s.io/v1, as of its version 0.7: https://lws.sigs.k8s.io/docs/reference/leaderworkerset.v1/
 """
@@ -12,8 +12,8 @@ The API is leaderworkerset.x-k8s.io/v1, as of its version 0.7: https://lws.sigs.
 from __future__ import annotations
 
 from guanaco_server.clusters.cluster import DeploymentSpec
-from guanaco_server.clusters.kubernetes.api import GROUP_SET
-from guanaco_server.clusters.kubernetes.manifests import (
+from guanaco_server.clusters.kubernetes.api.client import GROUP_SET
+from guanaco_server.clusters.kubernetes.manifests.objects import (
     deployment_object,
     queue_label,
     server_labels,

@@ -34,8 +34,8 @@ from guanaco_server.clusters.kubernetes.names import (
     owned_by,
 )
 from guanaco_server.clusters.kubernetes.options import Egress, KubernetesOptions
-from guanaco_server.clusters.kubernetes.pod_fields import with_fields
-from guanaco_server.clusters.kubernetes.pods import (
+from guanaco_server.clusters.kubernetes.manifests.pod_fields import with_fields
+from guanaco_server.clusters.kubernetes.manifests.pods import (
     PORT,
     SERVER_TMP_BYTES,
     cache_volume,

@@ -14,8 +14,8 @@ from datetime import datetime
 from typing import Any
 
 from guanaco_server.clusters.cluster import DeploymentSpec, Resources
-from guanaco_server.clusters.kubernetes.claimed import NEVER, ready_since
-from guanaco_server.clusters.kubernetes.manifests import (
+from guanaco_server.clusters.kubernetes.pools.claimed import NEVER, ready_since
+from guanaco_server.clusters.kubernetes.manifests.objects import (
     DRAIN_S,
     START_S,
     STOP_S,
@@ -38,8 +38,8 @@ from guanaco_server.clusters.kubernetes.names import (
     owned_by,
 )
 from guanaco_server.clusters.kubernetes.options import KubernetesOptions, PodPool
-from guanaco_server.clusters.kubernetes.pod_fields import with_fields
-from guanaco_server.clusters.kubernetes.pods import (
+from guanaco_server.clusters.kubernetes.manifests.pod_fields import with_fields
+from guanaco_server.clusters.kubernetes.manifests.pods import (
     CACHE,
     CACHE_SLACK_BYTES,
     CONTROL_PORT,

@@ -24,14 +24,14 @@ from datetime import UTC, datetime, timedelta
 
 from guanaco.errors import ClusterRefused, ClusterUnreachable
 from guanaco_server.clusters.cluster import DeploymentSpec
-from guanaco_server.clusters.kubernetes.api import (
+from guanaco_server.clusters.kubernetes.api.client import (
     DEPLOYMENT,
     POD,
     SECRET,
     KubernetesApi,
     UnexpectedStatus,
 )
-from guanaco_server.clusters.kubernetes.claimed import (
+from guanaco_server.clusters.kubernetes.pools.claimed import (
     NEVER,
     claimed_at,
     has_served,
@@ -40,8 +40,8 @@ from guanaco_server.clusters.kubernetes.claimed import (
     is_ordered,
     is_owned,
 )
-from guanaco_server.clusters.kubernetes.informers import Informers
-from guanaco_server.clusters.kubernetes.manifests import server_labels, spec_hash, start_s
+from guanaco_server.clusters.kubernetes.api.informers import Informers
+from guanaco_server.clusters.kubernetes.manifests.objects import server_labels, spec_hash, start_s
 from guanaco_server.clusters.kubernetes.names import (
     FROM_POOL,
     ORDERED,
@@ -52,7 +52,7 @@ from guanaco_server.clusters.kubernetes.names import (
     Json,
 )
 from guanaco_server.clusters.kubernetes.options import KubernetesOptions, PodPool
-from guanaco_server.clusters.kubernetes.pool_manifests import (
+from guanaco_server.clusters.kubernetes.pools.manifests import (
     claim_of,
     fits,
     named_secret,
@@ -61,7 +61,7 @@ from guanaco_server.clusters.kubernetes.pool_manifests import (
     pool_policy,
     pool_secret,
 )
-from guanaco_server.clusters.kubernetes.pool_port import OrderNotTaken, PoolPort
+from guanaco_server.clusters.kubernetes.pools.control_port import OrderNotTaken, PoolPort
 from guanaco_server.clusters.kubernetes.status import (
     is_leaving,
     is_on_lost_node,
