@@ -41,7 +41,7 @@ from benchmarks import gateway_stage as stage_of
 from benchmarks.gateway_stage import SUBMISSION, Stage
 from guanaco.accounts import KeyRequest, Role
 from guanaco_server.accounts.room import build_accounts
-from guanaco_server.chat.gateway.place_shares import fair_parts
+from guanaco_server.chat.gateway.places.place_shares import fair_parts
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.queries import note
 from guanaco_server.runtime.clock import SystemClock

@@ -35,7 +35,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 
 from benchmarks.feedback_data import CONVERSATIONS, fill
 from guanaco_server.chat.conversations.history import READ
-from guanaco_server.chat.gateway.turn_statements import CLAIM, end_statement
+from guanaco_server.chat.gateway.turns.postgresql_turns import CLAIM, end_statement
 from guanaco_server.chat.tables import ConversationRow
 from guanaco_server.database.database import Database
 from guanaco_server.database.postgresql.direct import NETWORK, PLANNING, DirectConnection, text_array

@@ -25,7 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from benchmarks.feedback_data import ACCOUNTS, BOT, SUBMISSIONS
 from guanaco.competitions import OPEN
 from guanaco_server.chat.conversations.history import history_reader
-from guanaco_server.chat.gateway.turn_log import EndedTurn, Lease, NewMessage, NewReply
+from guanaco_server.chat.gateway.turns.turn_log import EndedTurn, Lease, NewMessage, NewReply
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
 from guanaco_server.partitions.ids import CONVERSATION, bounds

@@ -11,7 +11,7 @@ import pytest
 from guanaco.accounts import Role
 from guanaco.errors import Conflict, NothingToRollBack, RedeployInProgress
 from guanaco.submissions import RedeployRequest, RolloutPhase, Status
-from guanaco_server.chat.gateway.turn_queue import Asker
+from guanaco_server.chat.gateway.places.turn_queue import Asker
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.model_servers.memory import Script
 from guanaco_server.deployments.specs import deployment_name

@@ -14,7 +14,7 @@ from guanaco.accounts import Role
 from guanaco.chat import MessageRequest, Reply
 from guanaco.errors import ConversationBusy
 from guanaco_server.chat.conversations.history import History, history_reader
-from guanaco_server.chat.gateway.turn_log import LEASE_S
+from guanaco_server.chat.gateway.turns.turn_log import LEASE_S
 from guanaco_server.chat.tables import ConversationRow
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.model_servers.memory import Script

@@ -9,7 +9,7 @@ import pytest
 
 from guanaco.accounts import Role
 from guanaco.errors import ModelServerDied
-from guanaco_server.chat.gateway.places import HELD_S
+from guanaco_server.chat.gateway.places.places import HELD_S
 from guanaco_server.chat.tables import GatewayPlacesRow
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.deployment import Deployment

@@ -12,8 +12,8 @@ import pytest
 
 from guanaco.accounts import Role
 from guanaco.errors import Overloaded
-from guanaco_server.chat.gateway.places import HELD_S, TurnPlace
-from guanaco_server.chat.gateway.turn_queue import Asker
+from guanaco_server.chat.gateway.places.places import HELD_S, TurnPlace
+from guanaco_server.chat.gateway.places.turn_queue import Asker
 from guanaco_server.chat.tables import GatewayPlacesRow
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.deployment import Deployment

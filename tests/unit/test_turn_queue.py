@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from guanaco_server.chat.gateway.place_shares import ANY_APP, PlaceClaim, parts_here, places_for
-from guanaco_server.chat.gateway.turn_queue import Asker, TurnQueue
+from guanaco_server.chat.gateway.places.place_shares import ANY_APP, PlaceClaim, parts_here, places_for
+from guanaco_server.chat.gateway.places.turn_queue import Asker, TurnQueue
 
 
 def of(name: str) -> Asker:

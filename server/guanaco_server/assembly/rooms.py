@@ -17,8 +17,8 @@ from guanaco_server.assembly.adapters import Adapters
 from guanaco_server.characters.room import CharactersRoom, build_characters
 from guanaco_server.chat.conversations import records as chat_records
 from guanaco_server.chat.conversations.activity import ConversationActivity
-from guanaco_server.chat.gateway.places import has_older_gateway
-from guanaco_server.chat.gateway.room import GatewayRoom, build_gateway
+from guanaco_server.chat.gateway.places.places import has_older_gateway
+from guanaco_server.chat.gateway.places.room import GatewayRoom, build_gateway
 from guanaco_server.chat.personas.service import erase_of_characters
 from guanaco_server.chat.room import ChatRoom, build_chat
 from guanaco_server.compat.room import CompatRoom, build_compat

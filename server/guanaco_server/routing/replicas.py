@@ -6,7 +6,7 @@ Order is by rendezvous hashing of the conversation. A replica takes part while
                             quickly as one: the overflow goes to the next in order
                             (V. Mirrokni et al., "Consistent hashing with bounded loads", SODA 2018)
                             Where half of the measured capacity is wanted, also not more than its part of the places that
-                            this process holds (chat/gateway/places.py): several gateways do not fill the same one.
+                            this process holds (chat/gateway/places/places.py): several gateways do not fill the same one.
     it has room             in flight < ``max_streams``, and the head of its queue has not waited for ``longest_queue_s``;
                             with no room anywhere the answer is Overloaded, at once
     it is well              three faults without a whole reply between them eject it, and so does a time to first token

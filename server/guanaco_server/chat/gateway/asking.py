@@ -20,7 +20,7 @@ from guanaco.competitions import AskRule
 from guanaco_server.chat import queries
 from guanaco_server.chat.conversations.history import History
 from guanaco_server.chat.conversations.records import user_key
-from guanaco_server.chat.gateway.turn_log import NewMessage, NewReply
+from guanaco_server.chat.gateway.turns.turn_log import NewMessage, NewReply
 from guanaco_server.database.database import Database
 from guanaco_server.runtime.clock import Clock
 

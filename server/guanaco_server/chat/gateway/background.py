@@ -11,8 +11,8 @@ from collections.abc import Callable
 from contextlib import aclosing
 
 from guanaco.chat import Bot, Sender
-from guanaco_server.chat.gateway.places import TurnPlaces
-from guanaco_server.chat.gateway.turn_queue import Asker
+from guanaco_server.chat.gateway.places.places import TurnPlaces
+from guanaco_server.chat.gateway.places.turn_queue import Asker
 from guanaco_server.deployments.model_servers.model_server import Generation, ModelServer, cache_salt_of
 from guanaco_server.prompts.layouts import Utterance
 from guanaco_server.prompts.service import PromptService

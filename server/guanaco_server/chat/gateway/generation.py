@@ -4,7 +4,7 @@ Whitespace at the beginning and the end of a reply is held back, so that the tok
 that is stored. A reply of whitespace only is sampled once more; if that is empty too, the reply is an ellipsis, because a
 user must never see an empty message.
 
-A reply takes a place at its model before a replica is asked (places.py), and its deadlines begin when it has one.
+A reply takes a place at its model before a replica is asked (places/places.py), and its deadlines begin when it has one.
 
 If a replica fails before the first token, the next one is asked. If none is left, the gateway waits up to ``failover_s``
 for one to become ready. After the first token, the reply has failed.
@@ -31,9 +31,9 @@ from guanaco.errors import (
 from guanaco_server.chat.gateway.best_of import BestOf, ReplyContext
 from guanaco_server.chat.gateway.deadline import Deadline
 from guanaco_server.chat.gateway.failure_log import FailureLog
-from guanaco_server.chat.gateway.places import TurnPlace, TurnPlaces
+from guanaco_server.chat.gateway.places.places import TurnPlace, TurnPlaces
 from guanaco_server.chat.gateway.stopping import STOPPED, Stop
-from guanaco_server.chat.gateway.turn_queue import Asker
+from guanaco_server.chat.gateway.places.turn_queue import Asker
 from guanaco_server.deployments.model_servers.model_server import (
     Chunk,
     Generation,

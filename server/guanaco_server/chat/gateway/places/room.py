@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from guanaco_server.chat.gateway.places import CheckPlaces, RecordUse, TurnPlaces
+from guanaco_server.chat.gateway.places.places import CheckPlaces, RecordUse, TurnPlaces
 from guanaco_server.database.database import Database
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.runtime.clock import Clock

@@ -32,14 +32,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.errors import Overloaded
 from guanaco_server.chat import queries
-from guanaco_server.chat.gateway.place_shares import (
+from guanaco_server.chat.gateway.places.place_shares import (
     ANY_APP,
     Demand,
     PlaceClaim,
     parts_here,
     places_for,
 )
-from guanaco_server.chat.gateway.turn_queue import Asker, Ticket, TurnQueue
+from guanaco_server.chat.gateway.places.turn_queue import Asker, Ticket, TurnQueue
 from guanaco_server.chat.tables import GatewayPlacesRow
 from guanaco_server.costs.meter import weighted
 from guanaco_server.database.commit_order import in_commit_order

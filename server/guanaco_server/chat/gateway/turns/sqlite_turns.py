@@ -15,7 +15,7 @@ from typing import Any
 from guanaco.chat import Sender
 from guanaco.errors import RequestInProgress
 from guanaco_server.chat import queries
-from guanaco_server.chat.gateway.turn_log import (
+from guanaco_server.chat.gateway.turns.turn_log import (
     Continuation,
     EndedTurn,
     Lease,

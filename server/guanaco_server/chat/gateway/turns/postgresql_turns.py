@@ -11,7 +11,7 @@ from typing import Any, LiteralString
 import msgspec
 
 from guanaco.chat import Sender
-from guanaco_server.chat.gateway.turn_log import EndedTurn, Lease, NewReply, StoredMessage
+from guanaco_server.chat.gateway.turns.turn_log import EndedTurn, Lease, NewReply, StoredMessage
 from guanaco_server.database.database import Database
 from guanaco_server.database.postgresql.direct import text_array
 from guanaco_server.idempotency import keeping
