@@ -20,7 +20,7 @@ from benchmarks.settling_duels import SUBMISSIONS, World
 from guanaco_server.duels.records import RecordedDuel
 from guanaco_server.leaderboard.counting.votes import VotingWindow
 from guanaco_server.leaderboard.flags.rules import Owner
-from guanaco_server.leaderboard.ranking.duel_table import DuelTable, DuelVotes
+from guanaco_server.leaderboard.ranking.duels.duel_table import DuelTable, DuelVotes
 from guanaco_server.simulation.duels import DuelPlan, PlainDuelCounter, Users, duel_season
 from guanaco_server.statistics.duel_decisions import DuelCount, compare_duels
 from guanaco_server.statistics.duel_strengths import (

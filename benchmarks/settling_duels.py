@@ -13,8 +13,8 @@ from functools import partial
 
 import numpy as np
 
-from guanaco_server.leaderboard.ranking.duel_rows import HALF, LOST, ROW, WON, NameCodes
-from guanaco_server.leaderboard.ranking.duel_table import DuelVotes
+from guanaco_server.leaderboard.ranking.duels.duel_rows import HALF, LOST, ROW, WON, NameCodes
+from guanaco_server.leaderboard.ranking.duels.duel_table import DuelVotes
 from guanaco_server.simulation.duels import (
     NORMAL,
     DuelPlan,

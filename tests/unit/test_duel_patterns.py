@@ -10,7 +10,7 @@ from guanaco_server.duels.records import RecordedDuel
 from guanaco_server.leaderboard.counting.votes import VotingWindow
 from guanaco_server.leaderboard.flags.patterns import VoteBreadth, contrasts
 from guanaco_server.leaderboard.flags.rules import Owner
-from guanaco_server.leaderboard.ranking.duel_table import NO_DUELS, DuelTable
+from guanaco_server.leaderboard.ranking.duels.duel_table import NO_DUELS, DuelTable
 from guanaco_server.statistics.votes import VoteCount
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from guanaco_server.duels.records import RecordedDuel
 from guanaco_server.leaderboard.counting.votes import VotingWindow
 from guanaco_server.leaderboard.flags.rules import DEVOTED_RATINGS, Owner, Rule, least_burst
-from guanaco_server.leaderboard.ranking.duel_rules import log_chance
-from guanaco_server.leaderboard.ranking.duel_table import DuelTable, DuelVotes
+from guanaco_server.leaderboard.ranking.duels.duel_rules import log_chance
+from guanaco_server.leaderboard.ranking.duels.duel_table import DuelTable, DuelVotes
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NAMES = ("one", "two", "three", "four")

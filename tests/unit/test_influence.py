@@ -12,8 +12,8 @@ from guanaco.competitions import RankingRule
 from guanaco_server.duels.records import RecordedDuel
 from guanaco_server.leaderboard.counting.votes import VotingWindow
 from guanaco_server.leaderboard.flags.rules import Owner
-from guanaco_server.leaderboard.ranking.duel_table import DuelTable, DuelVotes
-from guanaco_server.leaderboard.ranking.influence import (
+from guanaco_server.leaderboard.ranking.duels.duel_table import DuelTable, DuelVotes
+from guanaco_server.leaderboard.ranking.strengths.influence import (
     DUEL,
     TIE,
     RankedVotes,

@@ -17,7 +17,7 @@ from guanaco_server.leaderboard.counting.readers import RatingCounts
 from guanaco_server.leaderboard.flags.service import FlagService
 from guanaco_server.leaderboard.loop import ScoreLoop
 from guanaco_server.leaderboard.races import RaceReader
-from guanaco_server.leaderboard.ranking.duel_votes import DuelReader
+from guanaco_server.leaderboard.ranking.duels.duel_votes import DuelReader
 from guanaco_server.leaderboard.ranking.history import ScoreHistoryReader
 from guanaco_server.leaderboard.ranking.standings import StandingsPublisher
 from guanaco_server.leaderboard.seasons.service import SeasonService

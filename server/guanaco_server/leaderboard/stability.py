@@ -1,4 +1,4 @@
-"""Says for each pair of neighbours on a board how few votes decide it (ranking/influence.py)."""
+"""Says for each pair of neighbours on a board how few votes decide it (ranking/strengths/influence.py)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.leaderboard.counting import queries
 from guanaco_server.leaderboard.field import Field, leader_in_duels, read_field
-from guanaco_server.leaderboard.ranking.duel_table import DuelVotes
-from guanaco_server.leaderboard.ranking.duel_votes import DuelReader
-from guanaco_server.leaderboard.ranking.influence import (
+from guanaco_server.leaderboard.ranking.duels.duel_table import DuelVotes
+from guanaco_server.leaderboard.ranking.duels.duel_votes import DuelReader
+from guanaco_server.leaderboard.ranking.strengths.influence import (
     Pair,
     RankedVotes,
     neighbours,

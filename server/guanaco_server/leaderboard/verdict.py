@@ -19,8 +19,8 @@ from guanaco_server.leaderboard import claims
 from guanaco_server.leaderboard.asked import AskedReader
 from guanaco_server.leaderboard.counting import queries
 from guanaco_server.leaderboard.field import Field, leader_in_duels, read_field
-from guanaco_server.leaderboard.ranking.duel_table import DuelVotes
-from guanaco_server.leaderboard.ranking.duel_votes import DuelReader
+from guanaco_server.leaderboard.ranking.duels.duel_table import DuelVotes
+from guanaco_server.leaderboard.ranking.duels.duel_votes import DuelReader
 from guanaco_server.leaderboard.ranking.queries import ranked_scores
 from guanaco_server.leaderboard.ranking.rules import Standing, margin_of, standings
 from guanaco_server.runtime import threads

@@ -95,7 +95,7 @@ class DuelCounter(Protocol):
 
 
 class PlainDuelCounter:
-    """Counts duels as they come, by the rule of leaderboard/ranking/duel_table.py, which needs numpy."""
+    """Counts duels as they come, by the rule of leaderboard/ranking/duels/duel_table.py, which needs numpy."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], DuelCount] = {}

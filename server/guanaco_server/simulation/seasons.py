@@ -13,7 +13,7 @@ from statistics import median
 
 from guanaco.competitions import AssignmentKind, AssignmentRule, RankingRule
 from guanaco.simulations import SimulatedVerdict, SimulationRequest
-from guanaco_server.leaderboard.ranking.continued_fit import ContinuedFit
+from guanaco_server.leaderboard.ranking.strengths.continued_fit import ContinuedFit
 from guanaco_server.leaderboard.ranking.rules import (
     Standing,
     VotesByUser,

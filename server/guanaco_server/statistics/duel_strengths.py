@@ -1,7 +1,7 @@
 """Fits strengths to the duels of pairs: enough to say who leads, and which pairs are close.
 
 The difference of two submissions is the mean of their duels, wins less losses, by least squares; each one is drawn a little to the others'
-middle. The ranking's strengths (leaderboard/ranking/comparisons.py) are of a likelihood, with errors; these take microseconds a pair.
+middle. The ranking's strengths (leaderboard/ranking/strengths/comparisons.py) are of a likelihood, with errors; these take microseconds a pair.
 """
 
 from __future__ import annotations

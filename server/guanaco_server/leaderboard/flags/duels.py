@@ -1,4 +1,4 @@
-"""Keeps the audit trail of duels that rules leave out (ranking/duel_rules.py)."""
+"""Keeps the audit trail of duels that rules leave out (ranking/duels/duel_rules.py)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.leaderboard.flags import queries
-from guanaco_server.leaderboard.ranking.duel_rules import DuelFlag
+from guanaco_server.leaderboard.ranking.duels.duel_rules import DuelFlag
 
 
 async def keep_trail(

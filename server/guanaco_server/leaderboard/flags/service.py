@@ -14,7 +14,7 @@ from guanaco_server.database.database import Database
 from guanaco_server.leaderboard.counting import queries as counting_queries
 from guanaco_server.leaderboard.flags import queries
 from guanaco_server.leaderboard.flags.patterns import Contrast, VoteBreadth, contrasts
-from guanaco_server.leaderboard.ranking.duel_votes import DuelReader
+from guanaco_server.leaderboard.ranking.duels.duel_votes import DuelReader
 from guanaco_server.leaderboard.tables import VoteFlagRow
 from guanaco_server.runtime import threads
 from guanaco_server.runtime.clock import Clock

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 from guanaco.competitions import RankingRule
 from guanaco.errors import NewerVersionNeeded
-from guanaco_server.leaderboard.ranking import bradley_terry
-from guanaco_server.leaderboard.ranking.bradley_terry import CodedVotes
+from guanaco_server.leaderboard.ranking.strengths import bradley_terry
+from guanaco_server.leaderboard.ranking.strengths.bradley_terry import CodedVotes
 from guanaco_server.statistics.confidence_sequences import (
     ALPHA,
     asymptotic_multiple,

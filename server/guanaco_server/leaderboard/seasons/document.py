@@ -3,7 +3,7 @@
     {"competition": {…}, "standings": [{"rank": 1, "submission_id": …, "score": "0.636578", …}, …]}
 
 The same ratings give the same bytes: keys are sorted, numbers are decimal strings of six places, and every sum is of
-whole numbers or in a fixed order (ranking/bradley_terry.py). The document has a schema of its own, so that a new
+whole numbers or in a fixed order (ranking/strengths/bradley_terry.py). The document has a schema of its own, so that a new
 field of ``Competition`` changes no season. To change the schema, add another one, write its number as ``schema`` into
 the document, and keep the others: a season is always recomputed by the schema that it was frozen with.
 
@@ -42,8 +42,8 @@ from guanaco_server.leaderboard.flags.rules import (
     least_burst,
     slot_of,
 )
-from guanaco_server.leaderboard.ranking import bradley_terry
-from guanaco_server.leaderboard.ranking.duel_table import NO_DUELS, DuelVotes
+from guanaco_server.leaderboard.ranking.strengths import bradley_terry
+from guanaco_server.leaderboard.ranking.duels.duel_table import NO_DUELS, DuelVotes
 from guanaco_server.leaderboard.ranking.estimators import proportion
 from guanaco_server.leaderboard.ranking.rules import (
     Standing,
@@ -51,7 +51,7 @@ from guanaco_server.leaderboard.ranking.rules import (
     compares_users,
     standings,
 )
-from guanaco_server.leaderboard.ranking.style import TERMS
+from guanaco_server.leaderboard.ranking.duels.style import TERMS
 from guanaco_server.statistics.votes import VoteCount
 
 SCHEMA = 4

@@ -20,8 +20,8 @@ from guanaco_server.database.database import Database
 from guanaco_server.feedback import records
 from guanaco_server.leaderboard.flags import queries as flag_queries
 from guanaco_server.leaderboard.flags.rules import Owner
-from guanaco_server.leaderboard.ranking.duel_table import NO_DUELS
-from guanaco_server.leaderboard.ranking.duel_votes import DuelReader
+from guanaco_server.leaderboard.ranking.duels.duel_table import NO_DUELS
+from guanaco_server.leaderboard.ranking.duels.duel_votes import DuelReader
 from guanaco_server.leaderboard.seasons import queries
 from guanaco_server.leaderboard.seasons.document import (
     SCHEMA,

@@ -14,8 +14,8 @@ from guanaco_server.duels import records
 from guanaco_server.leaderboard.counting.votes import VotingWindow, window_of
 from guanaco_server.leaderboard.flags import queries as flag_queries
 from guanaco_server.leaderboard.flags.rules import Owner
-from guanaco_server.leaderboard.ranking.duel_table import NO_DUELS, DuelTable, DuelVotes
-from guanaco_server.leaderboard.ranking.style import Style, style_of
+from guanaco_server.leaderboard.ranking.duels.duel_table import NO_DUELS, DuelTable, DuelVotes
+from guanaco_server.leaderboard.ranking.duels.style import Style, style_of
 from guanaco_server.runtime import threads
 from guanaco_server.submissions.service import SubmissionService
 

@@ -4,7 +4,7 @@ In a duel one user compared two replies to the same words. With x what differs i
 
     P(a beats b) = 1 / (1 + exp(-(θa - θb + β·x)))
 
-and a tie, or two bad replies, is half a win for each, as in ranking/bradley_terry.py, whose thumbs are the other part of the same
+and a tie, or two bad replies, is half a win for each, as in ranking/strengths/bradley_terry.py, whose thumbs are the other part of the same
 likelihood. Davidson's and Rao and Kupper's models have a parameter for ties; the sum of wins and half ties is what Davidson's takes
 of the votes too, and the sandwich makes the errors right whatever share of duels is tied. Without style terms the duels are
 whole numbers of wins by pair, so a million cost no more than reading them; with terms each Newton step goes through them.
@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from guanaco_server.leaderboard.ranking.bradley_terry import (
+from guanaco_server.leaderboard.ranking.strengths.bradley_terry import (
     CHUNK_PAIRS,
     PRIOR,
     STEPS,
@@ -33,7 +33,7 @@ from guanaco_server.leaderboard.ranking.bradley_terry import (
 )
 
 if TYPE_CHECKING:
-    from guanaco_server.leaderboard.ranking.bradley_terry import Codes, Floats
+    from guanaco_server.leaderboard.ranking.strengths.bradley_terry import Codes, Floats
 
 RIDGE = 1.0  # the precision of the terms' prior
 

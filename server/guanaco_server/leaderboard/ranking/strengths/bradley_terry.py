@@ -43,7 +43,7 @@ class Strengths:
         values: Log odds against the mean of the submissions that were compared.
         errors: The standard errors of these differences.
         compared: The weight of the users who compared the submission with another.
-        effects: What the terms of duels' style add to the log odds (ranking/comparisons.py).
+        effects: What the terms of duels' style add to the log odds (ranking/strengths/comparisons.py).
         effect_errors: The standard errors of these.
     """
 

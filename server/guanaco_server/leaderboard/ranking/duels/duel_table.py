@@ -19,7 +19,7 @@ from guanaco_server.duels.records import RecordedDuel
 from guanaco_server.duels.scores import PairResults
 from guanaco_server.leaderboard.counting.votes import VotingWindow
 from guanaco_server.leaderboard.flags.rules import Owner, Rule
-from guanaco_server.leaderboard.ranking.duel_rows import (
+from guanaco_server.leaderboard.ranking.duels.duel_rows import (
     BAD,
     EPOCH,
     HALF,
@@ -34,7 +34,7 @@ from guanaco_server.leaderboard.ranking.duel_rows import (
     NameCodes,
     ticks_of,
 )
-from guanaco_server.leaderboard.ranking.duel_rules import (
+from guanaco_server.leaderboard.ranking.duels.duel_rules import (
     UNOWNED,
     DuelFlag,
     Sides,
@@ -43,7 +43,7 @@ from guanaco_server.leaderboard.ranking.duel_rules import (
     sides_of,
 )
 from guanaco_server.leaderboard.ranking.rules import Fit, VotesByUser
-from guanaco_server.leaderboard.ranking.style import Style
+from guanaco_server.leaderboard.ranking.duels.style import Style
 from guanaco_server.statistics.duel_decisions import COUNTED_PER_USER
 from guanaco_server.statistics.duel_strengths import PairCounts
 from guanaco_server.statistics.strength_prior import dependence_of
@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from guanaco_server.leaderboard.ranking.bradley_terry import Codes, Floats
-    from guanaco_server.leaderboard.ranking.comparisons import CodedDuels
-    from guanaco_server.leaderboard.ranking.duel_rows import Flags, Rows
+    from guanaco_server.leaderboard.ranking.strengths.bradley_terry import Codes, Floats
+    from guanaco_server.leaderboard.ranking.strengths.comparisons import CodedDuels
+    from guanaco_server.leaderboard.ranking.duels.duel_rows import Flags, Rows
 
 AllowedFlags = Collection[tuple[str, str]]  # (battle, rule)
 
@@ -170,7 +170,7 @@ class DuelVotes:
         """Return the duels as a fit takes them; ``users`` are the places of those who voted by thumbs too."""
         import numpy as np
 
-        from guanaco_server.leaderboard.ranking.comparisons import CodedDuels, weights_of
+        from guanaco_server.leaderboard.ranking.strengths.comparisons import CodedDuels, weights_of
 
         rows = np.zeros(0, dtype=ROW) if self.rows is None else self.rows
         places = dict(users)
@@ -191,7 +191,7 @@ class DuelVotes:
 
     def fit(self, votes: VotesByUser, users: Sequence[str]) -> Fit:
         """Return what fits the strengths by these duels and the votes of ``users``, given in that order."""
-        from guanaco_server.leaderboard.ranking import comparisons
+        from guanaco_server.leaderboard.ranking.strengths import comparisons
 
         places = {user: place for place, user in enumerate(users)}
         coded = self.coded(votes.index_of, places)

@@ -29,13 +29,13 @@ from guanaco_server.leaderboard.flags.rules import (
     Rule,
     least_burst,
 )
-from guanaco_server.leaderboard.ranking.duel_rows import BAD, HALF, WON, NameCodes
+from guanaco_server.leaderboard.ranking.duels.duel_rows import BAD, HALF, WON, NameCodes
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from guanaco_server.leaderboard.ranking.duel_rows import Codes, Flags, Rows
+    from guanaco_server.leaderboard.ranking.duels.duel_rows import Codes, Flags, Rows
 
     Counts = NDArray[np.int64]
 
