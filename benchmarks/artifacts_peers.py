@@ -20,8 +20,8 @@ from safetensors import safe_open
 from tensorizer import TensorSerializer
 from tensorizer.serialization import TensorType
 
-from guanaco_server.engine.local_tensors import read_local
-from guanaco_server.engine.remote_tensors import read_remote
+from guanaco_server.engine.artifacts.local_tensors import read_local
+from guanaco_server.engine.artifacts.remote_tensors import read_remote
 from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME, Manifest
 
 Tensors = Iterator[torch.Tensor]

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from guanaco_server.engine.local_tensors import read_local
-from guanaco_server.engine.remote_tensors import read_remote
+from guanaco_server.engine.artifacts.local_tensors import read_local
+from guanaco_server.engine.artifacts.remote_tensors import read_remote
 from guanaco_server.formats.manifest import Manifest
 
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from guanaco_server.engine import ranged_http
-from guanaco_server.engine.artifact_errors import DamagedArtifactError, UnreachableArtifactError
-from guanaco_server.engine.artifact_source import (
+from guanaco_server.engine.artifacts import ranged_http
+from guanaco_server.engine.artifacts.errors import DamagedArtifactError, UnreachableArtifactError
+from guanaco_server.engine.artifacts.source import (
     ArtifactSource,
     model_folder,
     parse_manifest,
     read_manifest,
 )
-from guanaco_server.engine.local_tensors import Selection, read_local
-from guanaco_server.engine.remote_tensors import BufferPool, plan, read_remote
+from guanaco_server.engine.artifacts.local_tensors import Selection, read_local
+from guanaco_server.engine.artifacts.remote_tensors import BufferPool, plan, read_remote
 from guanaco_server.formats.manifest import MANIFEST_NAME, PIECE_BYTES, TENSORS_NAME, Manifest
 from guanaco_server.submissions.pipeline.server_start import evidence
 from tests.fixtures.artifacts import (

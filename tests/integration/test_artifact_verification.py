@@ -21,7 +21,7 @@ from guanaco_server.artifacts.stores.local import LocalStore
 from guanaco_server.artifacts.stores.s3 import S3Store
 from guanaco_server.artifacts.verification import ArtifactVerifier
 from guanaco_server.demo.tiny_repo import make_tiny_repo
-from guanaco_server.engine.remote_tensors import read_remote
+from guanaco_server.engine.artifacts.remote_tensors import read_remote
 from guanaco_server.formats.manifest import TENSORS_NAME, Manifest
 from tests.fixtures.s3 import S3Server
 from tests.fixtures.serializer_jobs import REPO, RoughHub, job_for, make_artifact

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from guanaco_server.demo.tiny_repo import make_tiny_repo
-from guanaco_server.engine.artifact_source import URLS_VARIABLE
+from guanaco_server.engine.artifacts.source import URLS_VARIABLE
 from guanaco_server.formats.manifest import TENSORS_NAME, Manifest
 from guanaco_server.formats.safetensors_header import read_header
 from tests.fixtures.artifacts import KEY, HttpStore, Tensor, flip_byte, write_artifact
@@ -30,7 +30,7 @@ import hashlib, zlib, sys, torch
 from pathlib import Path
 from tensorizer import TensorDeserializer, TensorSerializer
 from guanaco_server.engine.loader import DTYPES, as_tensor
-from guanaco_server.engine.local_tensors import read_local
+from guanaco_server.engine.artifacts.local_tensors import read_local
 from guanaco_server.formats.manifest import Manifest, TensorRecord
 path = Path(sys.argv[1])
 spelled = {dtype: name for name, dtype in DTYPES.items() if dtype.itemsize in (2, 4) and dtype.is_floating_point}

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from guanaco_server.engine.artifact_errors import DamagedArtifactError
-from guanaco_server.engine.artifact_source import ArtifactSource, model_folder, read_manifest
-from guanaco_server.engine.local_tensors import Selection
-from guanaco_server.engine.node_cache import (
+from guanaco_server.engine.artifacts.errors import DamagedArtifactError
+from guanaco_server.engine.artifacts.source import ArtifactSource, model_folder, read_manifest
+from guanaco_server.engine.artifacts.local_tensors import Selection
+from guanaco_server.engine.artifacts.node_cache import (
     PART_NAME,
     USED_NAME,
     NodeCache,
@@ -37,9 +37,9 @@ FIRST, SECOND, THIRD = ("ab" * 32, "cd" * 32, "ef" * 32)
 READER = """
 import sys
 from pathlib import Path
-from guanaco_server.engine.artifact_source import ArtifactSource, model_folder, read_manifest
-from guanaco_server.engine.node_cache import read_through_cache
-from guanaco_server.engine.node_cache import NodeCache
+from guanaco_server.engine.artifacts.source import ArtifactSource, model_folder, read_manifest
+from guanaco_server.engine.artifacts.node_cache import read_through_cache
+from guanaco_server.engine.artifacts.node_cache import NodeCache
 source = ArtifactSource(sys.argv[1])
 with model_folder(source, NodeCache(Path(sys.argv[2]), 11 * 1024**2)) as found:
     print(found.is_cached, flush=True)

@@ -19,7 +19,7 @@ from guanaco_server.deployments.reconciling.engine_reconciler import STABLE_S
 from guanaco_server.deployments.service import RENEW_S
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import Phase
-from guanaco_server.engine.artifact_source import URLS_VARIABLE
+from guanaco_server.engine.artifacts.source import URLS_VARIABLE
 from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME
 from guanaco_server.submissions.pipeline.server_start import evidence
 from tests.fixtures.reconciling import SwitchedLeadership, compute_of, reconciler_of

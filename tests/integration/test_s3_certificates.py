@@ -15,7 +15,7 @@ from guanaco.errors import InvalidSettings, StoreUnreachable
 from guanaco_server.artifacts.stores.s3 import S3Store
 from guanaco_server.demo.hub_server import LocalHub
 from guanaco_server.demo.tiny_repo import make_tiny_repo
-from guanaco_server.engine.store_trust import CHUNK_CHARS, MAX_CHARS, as_environment, trusted_by
+from guanaco_server.engine.artifacts.store_trust import CHUNK_CHARS, MAX_CHARS, as_environment, trusted_by
 from guanaco_server.formats.manifest import MANIFEST_NAME
 from tests.fixtures import s3
 from tests.fixtures.fake_kubernetes.certificates import Certificate
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 READ = """
 import sys
-from guanaco_server.engine.artifact_source import ArtifactSource
+from guanaco_server.engine.artifacts.source import ArtifactSource
 print(len(ArtifactSource(sys.argv[1], {"manifest.json": sys.argv[2]}).fetch("manifest.json", 10**6)))
 """
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from guanaco_server.engine.artifact_source import ArtifactSource, ModelFolder
+from guanaco_server.engine.artifacts.source import ArtifactSource, ModelFolder
 from guanaco_server.engine.control import (
     KEEPS_NOTHING,
     KEEPS_WEIGHTS,

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from guanaco_server.deployments.specs import EngineOptions, model_server_spec
-from guanaco_server.engine.artifact_source import URLS_VARIABLE
+from guanaco_server.engine.artifacts.source import URLS_VARIABLE
 
 ENGINE = EngineOptions(("serve",), ("--extra",), Path("/cache"), 7)
 URLS = {"model.tensors": "https://store/model.tensors?signature=secret"}

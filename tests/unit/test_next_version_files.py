@@ -13,7 +13,7 @@ from guanaco_server.artifacts.stores.s3_uploads import OpenUpload
 from guanaco_server.clusters.cluster import DeploymentSpec, Resources
 from guanaco_server.clusters.local.processes import GroupLeader
 from guanaco_server.clusters.local.servers import RECORD_NAME, ReplicaRecord
-from guanaco_server.engine.artifact_source import parse_manifest
+from guanaco_server.engine.artifacts.source import parse_manifest
 from guanaco_server.serializer.job import read_task
 from guanaco_server.serializer.tensors.plan import chosen_cast
 from guanaco_server.serializer.reporting import JobFailed

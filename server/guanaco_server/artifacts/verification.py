@@ -13,7 +13,7 @@ from guanaco_server.artifacts.checking.checks import CheckLimits, check_repo
 from guanaco_server.artifacts.hub.hub import Hub
 from guanaco_server.artifacts.service import serializer_job
 from guanaco_server.artifacts.stores.store import ArtifactStore
-from guanaco_server.engine.store_trust import trusted_by
+from guanaco_server.engine.artifacts.store_trust import trusted_by
 from guanaco_server.formats.manifest import TENSORS_NAME, Manifest
 from guanaco_server.runtime import threads
 from guanaco_server.serializer.task import SerializerJob
@@ -97,7 +97,7 @@ class ArtifactVerifier:
 
 
 def _stored_differences(manifest: Manifest, url: str, trusted: ssl.SSLContext | None) -> list[str]:
-    from guanaco_server.engine.artifact_errors import UnreachableArtifactError
+    from guanaco_server.engine.artifacts.errors import UnreachableArtifactError
     from guanaco_server.serializer.reporting import JobFailed
     from guanaco_server.serializer.verification import open_artifact_file, stored_differences
 

@@ -47,7 +47,7 @@ from guanaco_server.deployments.specs import (
 )
 from guanaco_server.deployments.tables import DeploymentRow, EngineRow, Phase, SpareServer
 from guanaco_server.deployments.versions import beside, is_beside
-from guanaco_server.engine.artifact_source import URLS_VARIABLE
+from guanaco_server.engine.artifacts.source import URLS_VARIABLE
 from guanaco_server.formats.control import ASLEEP, TOKEN_VARIABLE
 from guanaco_server.runtime.clock import Clock
 

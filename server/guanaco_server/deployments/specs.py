@@ -17,7 +17,7 @@ from guanaco_server.artifacts.checking.configs import ArtifactConfigs
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.clusters.cluster import DeploymentSpec, Resources
 from guanaco_server.deployments.versions import submission_of
-from guanaco_server.engine.artifact_source import URLS_VARIABLE
+from guanaco_server.engine.artifacts.source import URLS_VARIABLE
 from guanaco_server.recipes.memory import Model
 from guanaco_server.recipes.model_shape import read_shape
 from guanaco_server.recipes.recipe import (

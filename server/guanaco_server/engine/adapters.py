@@ -21,12 +21,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
-from guanaco_server.engine.artifact_errors import (
+from guanaco_server.engine.artifacts.errors import (
     AdapterUnusable,
     ArtifactError,
     DamagedArtifactError,
 )
-from guanaco_server.engine.artifact_source import ArtifactSource, ModelFolder, read_manifest
+from guanaco_server.engine.artifacts.source import ArtifactSource, ModelFolder, read_manifest
 from guanaco_server.formats.manifest import AdapterPart, Manifest
 
 LORA_KEY = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight")
@@ -94,7 +94,7 @@ class HeldAdapters:
         from safetensors.torch import save_file
 
         from guanaco_server.engine.loader import ArtifactTensors
-        from guanaco_server.engine.local_tensors import EVERYTHING
+        from guanaco_server.engine.artifacts.local_tensors import EVERYTHING
 
         with self._open_folder(source) as found:
             manifest = read_manifest(found.path)

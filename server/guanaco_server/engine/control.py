@@ -36,8 +36,8 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from guanaco_server.engine.adapters import HeldAdapters
-from guanaco_server.engine.artifact_errors import AdapterUnusable, ArtifactError
-from guanaco_server.engine.artifact_source import ArtifactSource, ModelFolder, read_manifest
+from guanaco_server.engine.artifacts.errors import AdapterUnusable, ArtifactError
+from guanaco_server.engine.artifacts.source import ArtifactSource, ModelFolder, read_manifest
 from guanaco_server.formats.control import (
     ADAPTERS_HEADER,
     ADAPTERS_PATH,

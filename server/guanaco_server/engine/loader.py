@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from guanaco_server.engine.artifact_errors import DamagedArtifactError
-from guanaco_server.engine.artifact_source import ArtifactSource, ModelFolder, read_manifest
-from guanaco_server.engine.local_tensors import EVERYTHING, Selection, read_local
-from guanaco_server.engine.node_cache import read_copy, read_through_cache
-from guanaco_server.engine.remote_tensors import read_remote
+from guanaco_server.engine.artifacts.errors import DamagedArtifactError
+from guanaco_server.engine.artifacts.source import ArtifactSource, ModelFolder, read_manifest
+from guanaco_server.engine.artifacts.local_tensors import EVERYTHING, Selection, read_local
+from guanaco_server.engine.artifacts.node_cache import read_copy, read_through_cache
+from guanaco_server.engine.artifacts.remote_tensors import read_remote
 from guanaco_server.engine.vllm_internals import (
     BaseModelLoader,
     LoadConfig,

@@ -33,11 +33,11 @@ from guanaco_server.confinement.landlock import Access
 from guanaco_server.confinement.profiles import SYSTEM_PROGRAMS, confine_program, ports_of
 from guanaco_server.engine import lifeline
 from guanaco_server.engine.adapters import HeldAdapters
-from guanaco_server.engine.artifact_errors import ArtifactError
-from guanaco_server.engine.artifact_source import ArtifactSource, ModelFolder, model_folder
+from guanaco_server.engine.artifacts.errors import ArtifactError
+from guanaco_server.engine.artifacts.source import ArtifactSource, ModelFolder, model_folder
 from guanaco_server.engine.control import ControlLayer, ServedArtifact
 from guanaco_server.engine.memory_limit import limit_memory
-from guanaco_server.engine.node_cache import NodeCache
+from guanaco_server.engine.artifacts.node_cache import NodeCache
 from guanaco_server.formats.control import TOKEN_VARIABLE
 from guanaco_server.formats.ranks import has_ranks
 
@@ -204,7 +204,7 @@ def is_cpu_build() -> bool:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="guanaco-serve", allow_abbrev=False)
     parser.add_argument(
-        "--artifact", required=True, help="URI of the artifact; see artifact_source.py"
+        "--artifact", required=True, help="URI of the artifact; see artifacts/source.py"
     )
     parser.add_argument("--cache-dir", type=Path, help="folder of this node's artifact cache")
     parser.add_argument("--cache-bytes", type=int, default=0, help="its size limit; 0 is no cache")

@@ -47,8 +47,8 @@ from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
 from guanaco_server.confinement.profiles import forbid_processes
 from guanaco_server.engine import lifeline
-from guanaco_server.engine.artifact_errors import AdapterUnusable
-from guanaco_server.engine.artifact_source import ArtifactSource, ModelFolder
+from guanaco_server.engine.artifacts.errors import AdapterUnusable
+from guanaco_server.engine.artifacts.source import ArtifactSource, ModelFolder
 
 VLLM_VERSION = "0.32"
 THREADS_VARIABLE = "GUANACO_ENGINE_THREADS"

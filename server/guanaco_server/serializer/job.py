@@ -26,7 +26,7 @@ from guanaco_server.confinement.environment import hide_secrets
 from guanaco_server.confinement.landlock import Access
 from guanaco_server.confinement.profiles import confine_program, forbid_processes, ports_of
 from guanaco_server.engine import lifeline
-from guanaco_server.engine.store_trust import trusted_by
+from guanaco_server.engine.artifacts.store_trust import trusted_by
 from guanaco_server.serializer.making import make_artifact
 from guanaco_server.serializer.repo_files import prepare
 from guanaco_server.serializer.reporting import JobFailed, diagnose, say, say_failed

@@ -26,7 +26,7 @@ from typing import Any
 
 import urllib3
 
-from guanaco_server.engine.store_trust import UNTRUSTED, trusted_by
+from guanaco_server.engine.artifacts.store_trust import UNTRUSTED, trusted_by
 from guanaco_server.serializer.reporting import JobFailed
 from guanaco_server.serializer.targets import ResumeLog
 from guanaco_server.serializer.task import JOURNAL_NAME, Upload

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TextIO
 from urllib.parse import unquote, urlsplit
 
-from guanaco_server.engine.ranged_http import RangedFile
+from guanaco_server.engine.artifacts.ranged_http import RangedFile
 from guanaco_server.formats.manifest import Manifest, TensorRecord
 from guanaco_server.formats.tensorizer_file import (
     FileTensor,

@@ -24,7 +24,7 @@ from guanaco_server.artifacts.stores.s3_client import Bucket, S3Config, StoredOb
 from guanaco_server.artifacts.stores.s3_probe import try_out
 from guanaco_server.artifacts.stores.s3_uploads import OpenUpload, Uploads
 from guanaco_server.artifacts.stores.store import KEY, PIECE_BYTES, checked_key
-from guanaco_server.engine.store_trust import as_environment
+from guanaco_server.engine.artifacts.store_trust import as_environment
 from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME, Manifest, StoredFile
 from guanaco_server.runtime import threads
 from guanaco_server.serializer.targets import read_resume_log

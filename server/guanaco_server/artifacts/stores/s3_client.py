@@ -20,7 +20,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from guanaco.errors import InvalidSettings, StoreUnreachable
-from guanaco_server.engine.store_trust import MAX_CHARS, context_of
+from guanaco_server.engine.artifacts.store_trust import MAX_CHARS, context_of
 
 CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = (

@@ -17,7 +17,7 @@ import httpx
 from guanaco.errors import SerializerDied, StoreUnreachable
 from guanaco_server.artifacts.stores.s3_client import Bucket, refusal
 from guanaco_server.artifacts.stores.s3_uploads import Uploads
-from guanaco_server.engine.store_trust import context_of
+from guanaco_server.engine.artifacts.store_trust import context_of
 
 BODY = b"Guanaco tries out its artifact store. This object may be deleted."
 MAX_BYTES = 1

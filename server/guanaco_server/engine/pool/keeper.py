@@ -35,7 +35,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 from guanaco_server.confinement.environment import hide_memory, hide_secrets
-from guanaco_server.engine.node_cache import KEY
+from guanaco_server.engine.artifacts.node_cache import KEY
 from guanaco_server.formats.manifest import TENSORS_NAME
 from guanaco_server.formats.pool import (
     ALIVE_PATH,

@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
-from guanaco_server.engine.artifact_errors import (
+from guanaco_server.engine.artifacts.errors import (
     ArtifactError,
     DamagedArtifactError,
     UnreachableArtifactError,
 )
-from guanaco_server.engine.node_cache import KEY, NodeCache
-from guanaco_server.engine.ranged_http import RangedFile
+from guanaco_server.engine.artifacts.node_cache import KEY, NodeCache
+from guanaco_server.engine.artifacts.ranged_http import RangedFile
 from guanaco_server.formats.manifest import MANIFEST_NAME, Manifest, StoredFile
 
 URLS_VARIABLE = "GUANACO_ARTIFACT_URLS"

@@ -20,7 +20,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from guanaco_server.engine.artifact_errors import DamagedArtifactError, UnreachableArtifactError
+from guanaco_server.engine.artifacts.errors import DamagedArtifactError, UnreachableArtifactError
 from guanaco_server.formats.manifest import PIECE_BYTES, Manifest, TensorRecord
 
 

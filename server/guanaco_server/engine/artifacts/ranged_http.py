@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from urllib.parse import urlsplit
 
-from guanaco_server.engine.artifact_errors import UnreachableArtifactError
-from guanaco_server.engine.store_trust import UNTRUSTED, trusted_by
+from guanaco_server.engine.artifacts.errors import UnreachableArtifactError
+from guanaco_server.engine.artifacts.store_trust import UNTRUSTED, trusted_by
 
 TIMEOUT_S = 30
 PAUSES_S = (

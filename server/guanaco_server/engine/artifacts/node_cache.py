@@ -25,9 +25,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from guanaco_server.engine.artifact_errors import DamagedArtifactError
-from guanaco_server.engine.local_tensors import EVERYTHING, Selection, read_local
-from guanaco_server.engine.remote_tensors import read_remote
+from guanaco_server.engine.artifacts.errors import DamagedArtifactError
+from guanaco_server.engine.artifacts.local_tensors import EVERYTHING, Selection, read_local
+from guanaco_server.engine.artifacts.remote_tensors import read_remote
 from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME, Manifest, TensorRecord
 
 USED_NAME = "used"

@@ -19,9 +19,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 
-from guanaco_server.engine.artifact_errors import DamagedArtifactError
-from guanaco_server.engine.local_tensors import EVERYTHING, Selection
-from guanaco_server.engine.ranged_http import RangedFile
+from guanaco_server.engine.artifacts.errors import DamagedArtifactError
+from guanaco_server.engine.artifacts.local_tensors import EVERYTHING, Selection
+from guanaco_server.engine.artifacts.ranged_http import RangedFile
 from guanaco_server.formats.manifest import PIECE_BYTES, TENSORS_NAME, Manifest, TensorRecord
 
 AHEAD_BYTES = 1024**3
