@@ -27,9 +27,9 @@ from guanaco_server.assembly.platform import Platform, build_platform
 from guanaco_server.confinement import layers
 from guanaco_server.confinement.environment import hide_memory, hide_secrets
 from guanaco_server.http.body_limit import MAX_BODY_BYTES
-from guanaco_server.http.front_door import DoorLimits, FrontDoor
-from guanaco_server.http.listener import GuardedServer
-from guanaco_server.http.protocol import protocol_of
+from guanaco_server.http.connections.front_door import DoorLimits, FrontDoor
+from guanaco_server.http.connections.listener import GuardedServer
+from guanaco_server.http.connections.protocol import protocol_of
 from guanaco_server.observability import logs
 from guanaco_server.observability.exposition import serving
 from guanaco_server.runtime import threads

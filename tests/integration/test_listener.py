@@ -11,15 +11,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from guanaco_server.http import front_door
-from guanaco_server.http.front_door import (
+from guanaco_server.http.connections import front_door
+from guanaco_server.http.connections.front_door import (
     LEAST_BURST,
     RENEWAL_S,
     ConnectionRate,
     DoorLimits,
     FrontDoor,
 )
-from guanaco_server.http.listener import ACCEPTED_AT_ONCE, Listener
+from guanaco_server.http.connections.listener import ACCEPTED_AT_ONCE, Listener
 from guanaco_server.observability.metrics import Metrics
 
 CLIENTS = 3 * ACCEPTED_AT_ONCE

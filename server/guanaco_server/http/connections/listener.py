@@ -17,8 +17,8 @@ from types import FrameType
 import uvicorn
 
 from guanaco.errors import TooManyConnections
-from guanaco_server.http.front_door import FrontDoor
-from guanaco_server.http.protocol import refusal_of
+from guanaco_server.http.connections.front_door import FrontDoor
+from guanaco_server.http.connections.protocol import refusal_of
 from guanaco_server.runtime.waiting import happens
 
 ACCEPTED_AT_ONCE = 64  # in a pass of the loop: 6 ms

@@ -35,7 +35,7 @@ from guanaco.errors import (
     TooManyConnections,
 )
 from guanaco_server.http.errors import RETRY_AFTER_S, status_of
-from guanaco_server.http.front_door import FrontDoor
+from guanaco_server.http.connections.front_door import FrontDoor
 
 MADE_FOR = "0.54"
 ABORT = "guanaco.abort"
