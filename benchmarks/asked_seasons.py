@@ -25,8 +25,8 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from guanaco_server.routing.deciding import decisive
-from guanaco_server.routing.policies import Entry
+from guanaco_server.routing.policies.deciding import decisive
+from guanaco_server.routing.policies.policies import Entry
 from guanaco_server.statistics.answer_lines import AskedConversations, Predictions, predictions
 from guanaco_server.statistics.asked_ratio import (
     is_excluded,

@@ -38,8 +38,8 @@ from guanaco.submissions import GenerationParams, Status
 from guanaco_server.competitions.service import OPEN_COMPETITION
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
-from guanaco_server.routing.policies import Entry
-from guanaco_server.routing.posterior import Posterior
+from guanaco_server.routing.policies.policies import Entry
+from guanaco_server.routing.policies.posterior import Posterior
 from guanaco_server.routing.snapshot import Pool, Snapshot, policy_of
 from guanaco_server.statistics.votes import VoteCount
 from guanaco_server.submissions.tables import SubmissionRow

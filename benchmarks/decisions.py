@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from statistics import NormalDist, fmean
 
-from guanaco_server.routing.deciding import decisive
-from guanaco_server.routing.policies import Entry
+from guanaco_server.routing.policies.deciding import decisive
+from guanaco_server.routing.policies.policies import Entry
 from guanaco_server.statistics.beta_prior import BetaPrior, chance_within, fit_prior
 from guanaco_server.statistics.confidence_sequences import proportion_sequence, shared_alpha
 from guanaco_server.statistics.decisions import compare

@@ -21,7 +21,7 @@ from guanaco.competitions import (
 from guanaco_server.competitions.service import OPEN_COMPETITION
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.model_servers.memory import Script
-from guanaco_server.routing.posterior import Posterior
+from guanaco_server.routing.policies.posterior import Posterior
 from guanaco_server.routing.snapshot import (
     Pool,
     RivalRecord,

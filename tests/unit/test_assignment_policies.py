@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from guanaco.competitions import AssignmentKind, AssignmentRule
-from guanaco_server.routing.policies import Entry, NewestFirst, Shares, top_two
-from guanaco_server.routing.posterior import Posterior
+from guanaco_server.routing.policies.policies import Entry, NewestFirst, Shares, top_two
+from guanaco_server.routing.policies.posterior import Posterior
 from guanaco_server.routing.snapshot import (
     DecisionRecord,
     Pool,

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from guanaco.competitions import AssignmentKind, AssignmentRule
-from guanaco_server.routing.deciding import HEARD, decisive, played
-from guanaco_server.routing.policies import Entry
-from guanaco_server.routing.posterior import Posterior
+from guanaco_server.routing.policies.deciding import HEARD, decisive, played
+from guanaco_server.routing.policies.policies import Entry
+from guanaco_server.routing.policies.posterior import Posterior
 from guanaco_server.routing.snapshot import Snapshot, policy_of
 from guanaco_server.statistics.beta_prior import BetaPrior, chance_within, fit_prior
 from guanaco_server.statistics.confidence_sequences import proportion_sequence, shared_alpha

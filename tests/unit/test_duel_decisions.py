@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.settling_duels import WORLDS, Table, World, season
-from guanaco_server.routing.duelling import HEARD, Duelling, duelling
-from guanaco_server.routing.policies import Entry
+from guanaco_server.routing.policies.duelling import HEARD, Duelling, duelling
+from guanaco_server.routing.policies.policies import Entry
 from guanaco_server.simulation.duels import DuelPlan, Users, duel_season
 from guanaco_server.statistics.duel_decisions import (
     COUNTED_PER_USER,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.routing import queries
-from guanaco_server.routing.posterior import Posterior
+from guanaco_server.routing.policies.posterior import Posterior
 from guanaco_server.routing.snapshot import Pool, policy_of
 
 

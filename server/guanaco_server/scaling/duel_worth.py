@@ -21,7 +21,7 @@ from guanaco_server.statistics.duel_strengths import (
     strengths_of,
 )
 
-HEARD = 10  # duels before which a submission is not compared, as in routing/duelling.py
+HEARD = 10  # duels before which a submission is not compared, as in routing/policies/duelling.py
 
 
 def worths_by_duels(

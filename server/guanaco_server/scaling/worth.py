@@ -10,7 +10,7 @@ the other one, d the lead and v = p(1 - p), J grows like
 
     W(n, m) = (d + margin)² / 2 (v / n + v' / m)
 
-(routing/deciding.py), so k further ratings of a submission are expected to take some U(k) away: one pair's if it is another one, all pairs'
+(routing/policies/deciding.py), so k further ratings of a submission are expected to take some U(k) away: one pair's if it is another one, all pairs'
 if it leads. One that has fewer than HEARD ratings takes b away with the last that is missing, for without it there is no verdict. The worth is
 
     max over k of  U(k) / GPUs * (seconds to wake it, if it sleeps + k * seconds of a rating)
@@ -32,7 +32,7 @@ from guanaco_server.statistics.decisions import evidence
 from guanaco_server.statistics.duel_strengths import PairCounts
 from guanaco_server.statistics.votes import VoteCount
 
-HEARD = 20  # ratings before which a submission is not compared, as in routing/deciding.py
+HEARD = 20  # ratings before which a submission is not compared, as in routing/policies/deciding.py
 STAYS = tuple(4 * 2**power for power in range(12))  # ratings of a stay that are tried: 4 to 8,192
 TEST_TAKES = 2.5  # about how much less the always valid test says than W
 CLEARLY = 1.1  # times more that a change has to be worth, for estimates are noisy

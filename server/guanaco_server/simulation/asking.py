@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from guanaco.competitions import AskRule, AssignmentRule
 from guanaco.simulations import AskedSimulation, SimulationRequest
-from guanaco_server.routing.policies import Entry
-from guanaco_server.routing.posterior import Posterior
+from guanaco_server.routing.policies.policies import Entry
+from guanaco_server.routing.policies.posterior import Posterior
 from guanaco_server.routing.snapshot import Snapshot, policy_of
 from guanaco_server.simulation.outcomes import SeasonOutcome
 from guanaco_server.simulation.seasons import settled_leader, true_ratios

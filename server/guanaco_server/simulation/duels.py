@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Protocol
 
-from guanaco_server.routing.duelling import Duelling, duelling
-from guanaco_server.routing.policies import Entry
+from guanaco_server.routing.policies.duelling import Duelling, duelling
+from guanaco_server.routing.policies.policies import Entry
 from guanaco_server.simulation.outcomes import SeasonOutcome
 from guanaco_server.statistics.confidence_sequences import ALPHA
 from guanaco_server.statistics.duel_decisions import COUNTED_PER_USER, DuelCount, compare_duels

@@ -21,8 +21,8 @@ from guanaco_server.leaderboard.ranking.rules import (
     margin_of,
     standings,
 )
-from guanaco_server.routing.policies import Entry
-from guanaco_server.routing.posterior import Posterior
+from guanaco_server.routing.policies.policies import Entry
+from guanaco_server.routing.policies.posterior import Posterior
 from guanaco_server.routing.snapshot import Snapshot, policy_of
 from guanaco_server.simulation.duels import NORMAL, DuelPlan, Users, duel_season
 from guanaco_server.simulation.outcomes import SeasonOutcome

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from pydantic import BaseModel, ConfigDict
 
-from guanaco_server.routing.policies import LEAST_SHARE, Entry, Shares, weighted
+from guanaco_server.routing.policies.policies import LEAST_SHARE, Entry, Shares, weighted
 from guanaco_server.statistics.duel_decisions import (
     DuelCount,
     evidence_of_duels,

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from guanaco_server.routing.policies import LEAST_SHARE, Entry, Shares, weighted
+from guanaco_server.routing.policies.policies import LEAST_SHARE, Entry, Shares, weighted
 
 HEARD = 20  # ratings before which a submission is not compared
 BATCH = 64

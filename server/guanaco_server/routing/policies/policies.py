@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence, Set
 from itertools import accumulate, islice
 from typing import NamedTuple, Protocol
 
-from guanaco_server.routing.posterior import Posterior
+from guanaco_server.routing.policies.posterior import Posterior
 
 
 class Entry(NamedTuple):
