@@ -38,8 +38,13 @@ from guanaco_server.chat.conversations.history import READ
 from guanaco_server.chat.gateway.turns.postgresql_turns import CLAIM, end_statement
 from guanaco_server.chat.tables import ConversationRow
 from guanaco_server.database.database import Database
-from guanaco_server.database.postgresql.direct import NETWORK, PLANNING, DirectConnection, text_array
 from guanaco_server.database.migrations import upgrade
+from guanaco_server.database.postgresql.direct import (
+    NETWORK,
+    PLANNING,
+    DirectConnection,
+    text_array,
+)
 from tests.fixtures.postgres import running_server
 
 ASYNCPG = "asyncpg==0.32.0"

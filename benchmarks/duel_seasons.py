@@ -15,9 +15,13 @@ from numpy.typing import NDArray
 
 from benchmarks.duel_fraud import recorded
 from guanaco.competitions import RankingRule
-from guanaco_server.leaderboard.ranking.strengths.bradley_terry import CodedVotes, Strengths, logistic
-from guanaco_server.leaderboard.ranking.strengths.comparisons import CodedDuels, fit, maximum
 from guanaco_server.leaderboard.ranking.rules import ELO, ELO_AVERAGE, standings
+from guanaco_server.leaderboard.ranking.strengths.bradley_terry import (
+    CodedVotes,
+    Strengths,
+    logistic,
+)
+from guanaco_server.leaderboard.ranking.strengths.comparisons import CodedDuels, fit, maximum
 from guanaco_server.simulation.duels import Users
 from guanaco_server.statistics.intervals import Z_95
 

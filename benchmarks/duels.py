@@ -23,7 +23,12 @@ import numpy as np
 
 from benchmarks.duels_data import SUBMISSIONS, Columns, made_votes
 from guanaco_server.leaderboard.ranking.strengths.bradley_terry import Strengths
-from guanaco_server.leaderboard.ranking.strengths.comparisons import CodedDuels, fit, maximum, wins_of_duels
+from guanaco_server.leaderboard.ranking.strengths.comparisons import (
+    CodedDuels,
+    fit,
+    maximum,
+    wins_of_duels,
+)
 
 PEERS = {"choix": "choix==0.4.1", "arena_rank": "arena-rank==0.1.1"}
 SCRIPT = Path(__file__).with_name("duels_peer.py")

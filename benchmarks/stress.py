@@ -27,8 +27,8 @@ from guanaco_server.artifacts.stores.local import LocalStore
 from guanaco_server.demo.hub_server import LocalHub
 from guanaco_server.demo.tiny_repo import make_tiny_repo
 from guanaco_server.deployments.model_servers.model_server import Generation
-from guanaco_server.deployments.model_servers.vllm_protocol import request_body
 from guanaco_server.deployments.model_servers.vllm import VllmServer
+from guanaco_server.deployments.model_servers.vllm_protocol import request_body
 from guanaco_server.stress.load import Load, RequestResult, measure_reply, run_load
 from guanaco_server.stress.verdict import percentiles
 from tests.fixtures.serializer_jobs import KEY, REPO, job_for, make_artifact

@@ -14,8 +14,8 @@ import random
 import secrets
 
 from benchmarks.feedback_data import CONVERSATIONS, fill
-from guanaco_server.chat.gateway.turns.turn_log import EndedTurn, NewMessage, NewReply, TurnLog
 from guanaco_server.chat.gateway.turns.postgresql_turns import PostgresqlTurns
+from guanaco_server.chat.gateway.turns.turn_log import EndedTurn, NewMessage, NewReply, TurnLog
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
 from guanaco_server.database.postgresql.transaction_ids import read_ids

@@ -236,7 +236,9 @@ def _print_blocks(
         for name, cell in zip(names, row, strict=True):
             line = Text(f"{name}: {cell}" if name else cell)
             is_whole = " " not in cell
-            output.print(line, no_wrap=is_whole, overflow="ignore" if is_whole else "fold", crop=False)
+            output.print(
+                line, no_wrap=is_whole, overflow="ignore" if is_whole else "fold", crop=False
+            )
 
 
 def _plain(value: object) -> object:

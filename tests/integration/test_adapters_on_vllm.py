@@ -23,8 +23,8 @@ from guanaco_server.deployments.model_servers.model_server import (
     ModelServerFault,
     SwapOrder,
 )
-from guanaco_server.deployments.specs import AdapterLimits
 from guanaco_server.deployments.model_servers.vllm import VllmServer
+from guanaco_server.deployments.specs import AdapterLimits
 from guanaco_server.formats.control import TOKEN_VARIABLE
 from guanaco_server.formats.manifest import TENSORS_NAME
 from guanaco_server.serializer.task import Adapter, Merge, Source

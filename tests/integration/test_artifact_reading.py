@@ -9,14 +9,14 @@ import pytest
 
 from guanaco_server.engine.artifacts import ranged_http
 from guanaco_server.engine.artifacts.errors import DamagedArtifactError, UnreachableArtifactError
+from guanaco_server.engine.artifacts.local_tensors import Selection, read_local
+from guanaco_server.engine.artifacts.remote_tensors import BufferPool, plan, read_remote
 from guanaco_server.engine.artifacts.source import (
     ArtifactSource,
     model_folder,
     parse_manifest,
     read_manifest,
 )
-from guanaco_server.engine.artifacts.local_tensors import Selection, read_local
-from guanaco_server.engine.artifacts.remote_tensors import BufferPool, plan, read_remote
 from guanaco_server.formats.manifest import MANIFEST_NAME, PIECE_BYTES, TENSORS_NAME, Manifest
 from guanaco_server.submissions.pipeline.server_start import evidence
 from tests.fixtures.artifacts import (

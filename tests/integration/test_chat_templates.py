@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from guanaco_server.serializer.templates.chat_template import check_chat_templates
 from guanaco_server.serializer.reporting import JobFailed
+from guanaco_server.serializer.templates.chat_template import check_chat_templates
 
 pytestmark = pytest.mark.slow
 

@@ -16,9 +16,14 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from guanaco_server.http.errors import ErrorForms
-from guanaco_server.http.connections.front_door import AddressCount, DoorLimits, FrontDoor, ProxiedRequests
+from guanaco_server.http.connections.front_door import (
+    AddressCount,
+    DoorLimits,
+    FrontDoor,
+    ProxiedRequests,
+)
 from guanaco_server.http.connections.protocol import HEADER_PIECE_BYTES, GuardedProtocol
+from guanaco_server.http.errors import ErrorForms
 from guanaco_server.observability.exposition import serving
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.runtime.waiting import happens

@@ -22,8 +22,8 @@ from guanaco_server.clusters.kubernetes.api.client import (
     KubernetesApi,
     UnexpectedStatus,
 )
-from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
 from guanaco_server.clusters.kubernetes.api.lease import LeaseLeadership
+from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
 from guanaco_server.clusters.kubernetes.manifests.objects import job_object, owned_by_job
 from guanaco_server.clusters.kubernetes.names import object_name
 from tests.fixtures.kubernetes import ROOT, Lines, fake_world, job, phase, shell, until

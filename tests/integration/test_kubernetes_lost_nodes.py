@@ -13,12 +13,12 @@ import pytest
 
 from guanaco.errors import ClusterUnreachable
 from guanaco_server.clusters.cluster import ReplicaPhase, ReplicaState, Trouble
-from guanaco_server.clusters.kubernetes.manifests import objects
 from guanaco_server.clusters.kubernetes import status as problems
 from guanaco_server.clusters.kubernetes.api.client import DEPLOYMENT, KubernetesApi, connect
+from guanaco_server.clusters.kubernetes.api.logs import LogReader
 from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
 from guanaco_server.clusters.kubernetes.jobs import LATE_S
-from guanaco_server.clusters.kubernetes.api.logs import LogReader
+from guanaco_server.clusters.kubernetes.manifests import objects
 from tests.fixtures.fake_kubernetes.server import TOKEN
 from tests.fixtures.kubernetes import (
     FakeWorld,

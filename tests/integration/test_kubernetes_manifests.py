@@ -16,8 +16,8 @@ from guanaco_cli import words
 from guanaco_cli.gpus import _row
 from guanaco_server.clusters.cluster import DeploymentSpec
 from guanaco_server.clusters.kubernetes.manifests.objects import deployment_object, owned_objects
-from guanaco_server.clusters.kubernetes.options import KubernetesOptions, options_of
 from guanaco_server.clusters.kubernetes.manifests.pods import PORT
+from guanaco_server.clusters.kubernetes.options import KubernetesOptions, options_of
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.specs import to_resources
 from guanaco_server.recipes.comparison import compare_gpus

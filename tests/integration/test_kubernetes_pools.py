@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from guanaco_server.clusters.cluster import DeploymentSpec, ReplicaPhase, Resources
-from guanaco_server.clusters.kubernetes.pools import pools
 from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
 from guanaco_server.clusters.kubernetes.options import PodPool
+from guanaco_server.clusters.kubernetes.pools import pools
 from guanaco_server.clusters.kubernetes.pools.control_port import OrderNotTaken, PoolPort
 from tests.fixtures.fake_kubernetes import statuses
 from tests.fixtures.fake_kubernetes.store import Json

@@ -16,7 +16,11 @@ from guanaco_server.clusters.cluster import DeploymentSpec
 from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
 from guanaco_server.clusters.kubernetes.options import PodPool
 from guanaco_server.demo.hub_server import LocalHub
-from guanaco_server.deployments.model_servers.model_server import Generation, ModelServerFault, SwapOrder
+from guanaco_server.deployments.model_servers.model_server import (
+    Generation,
+    ModelServerFault,
+    SwapOrder,
+)
 from guanaco_server.deployments.model_servers.vllm import VllmServer
 from guanaco_server.formats.control import TOKEN_VARIABLE
 from tests.fixtures.fake_kubernetes.processes import PodProcess

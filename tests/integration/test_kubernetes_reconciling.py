@@ -16,9 +16,9 @@ from guanaco_server.clusters.cluster import Trouble
 from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.deployment import Deployment
+from guanaco_server.deployments.model_servers.vllm import VllmServer
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import DeploymentRow, Phase
-from guanaco_server.deployments.model_servers.vllm import VllmServer
 from tests.fixtures.kubernetes import SCRIPTED, FakeWorld, fake_world
 from tests.fixtures.reconciling import compute_of, deployments_of, reconciler_of
 from tests.fixtures.world import World, eventually

@@ -22,9 +22,9 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.health import HANGS_AFTER
 from guanaco_server.deployments.model_servers.model_server import Generation
+from guanaco_server.deployments.model_servers.vllm import VllmServer
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import Phase
-from guanaco_server.deployments.model_servers.vllm import VllmServer
 from tests.fixtures.kubernetes import SCRIPTED, FakeWorld, fake_world, scripted, until
 from tests.fixtures.reconciling import compute_of, deployments_of, reconciler_of
 from tests.fixtures.world import World, eventually

@@ -16,7 +16,11 @@ from guanaco.parameters import GenerationParams
 from guanaco_server.competitions.service import OPEN_COMPETITION
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.model_servers.memory import MemoryModelServer, Script
-from guanaco_server.deployments.model_servers.model_server import Chunk, Generation, ModelServerFault
+from guanaco_server.deployments.model_servers.model_server import (
+    Chunk,
+    Generation,
+    ModelServerFault,
+)
 from tests.fixtures.world import World
 
 FACT = "My ferret is called Quillon."

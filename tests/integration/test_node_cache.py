@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from guanaco_server.engine.artifacts.errors import DamagedArtifactError
-from guanaco_server.engine.artifacts.source import ArtifactSource, model_folder, read_manifest
 from guanaco_server.engine.artifacts.local_tensors import Selection
 from guanaco_server.engine.artifacts.node_cache import (
     PART_NAME,
@@ -22,6 +21,7 @@ from guanaco_server.engine.artifacts.node_cache import (
     read_copy,
     read_through_cache,
 )
+from guanaco_server.engine.artifacts.source import ArtifactSource, model_folder, read_manifest
 from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME, Manifest
 from tests.fixtures.artifacts import HttpStore, flip_byte, random_tensors, write_artifact
 from tests.fixtures.up import eventually

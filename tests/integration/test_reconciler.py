@@ -12,9 +12,9 @@ from guanaco.errors import ModelServerDied, StoreUnreachable
 from guanaco.submissions import Quantization, Status
 from guanaco_server.clusters.cluster import DeploymentSpec
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.reconciling.backoff import BURST, LONGEST_DELAY_S
 from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.health import HANGS_AFTER, DeploymentHealth
+from guanaco_server.deployments.reconciling.backoff import BURST, LONGEST_DELAY_S
 from guanaco_server.deployments.reconciling.engine_reconciler import STABLE_S
 from guanaco_server.deployments.service import RENEW_S
 from guanaco_server.deployments.specs import deployment_name

@@ -18,9 +18,9 @@ from guanaco_server.clusters.local.servers import ReplicaRecord
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.health import HANGS_AFTER
+from guanaco_server.deployments.model_servers.vllm import VllmServer
 from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import DeploymentRow, Phase
-from guanaco_server.deployments.model_servers.vllm import VllmServer
 from guanaco_server.runtime.clock import Clock, SystemClock
 from tests.fixtures.local_cluster import IMPORTS, SCRIPTED, is_live, leader, running_cluster, until
 from tests.fixtures.reconciling import compute_of, deployments_of, reconciler_of

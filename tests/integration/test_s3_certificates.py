@@ -15,7 +15,12 @@ from guanaco.errors import InvalidSettings, StoreUnreachable
 from guanaco_server.artifacts.stores.s3 import S3Store
 from guanaco_server.demo.hub_server import LocalHub
 from guanaco_server.demo.tiny_repo import make_tiny_repo
-from guanaco_server.engine.artifacts.store_trust import CHUNK_CHARS, MAX_CHARS, as_environment, trusted_by
+from guanaco_server.engine.artifacts.store_trust import (
+    CHUNK_CHARS,
+    MAX_CHARS,
+    as_environment,
+    trusted_by,
+)
 from guanaco_server.formats.manifest import MANIFEST_NAME
 from tests.fixtures import s3
 from tests.fixtures.fake_kubernetes.certificates import Certificate

@@ -16,12 +16,12 @@ from guanaco_server.artifacts.stores.local import LocalStore
 from guanaco_server.demo.hub_server import commit_of
 from guanaco_server.demo.tiny_repo import make_tiny_repo
 from guanaco_server.formats.manifest import PIECE_BYTES
-from guanaco_server.serializer.tensors.floats import from_float32, to_float32
 from guanaco_server.serializer.task import (
     Adapter,
     Merge,
     Source,
 )
+from guanaco_server.serializer.tensors.floats import from_float32, to_float32
 from tests.fixtures.checkpoints import Stored, artifact_tensors, safetensors
 from tests.fixtures.serializer_jobs import (
     GIB,

@@ -16,7 +16,10 @@ from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.clusters.cluster import ReplicaPhase
 from guanaco_server.clusters.local.fork_server import ForkServerProcess
 from guanaco_server.demo.hub_server import LocalHub
-from guanaco_server.deployments.model_servers.model_server import HoldsAnotherModel, ModelServerFault
+from guanaco_server.deployments.model_servers.model_server import (
+    HoldsAnotherModel,
+    ModelServerFault,
+)
 from guanaco_server.formats.manifest import TENSORS_NAME
 from guanaco_server.formats.shape import SWAPPABLE, swap_refusal
 from tests.fixtures.artifacts import flip_byte

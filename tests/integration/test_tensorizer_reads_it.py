@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from guanaco_server.formats.safetensors_header import DTYPE_BYTES
+from guanaco_server.serializer.targets import FileSink
 from guanaco_server.serializer.tensors.floats import has_nan
 from guanaco_server.serializer.tensors.plan import make_plan
 from guanaco_server.serializer.tensors.streaming import StreamingPass
-from guanaco_server.serializer.targets import FileSink
 from tests.fixtures.checkpoints import (
     MemoryFiles,
     Stored,

@@ -15,9 +15,9 @@ from guanaco.chat import Sender
 from guanaco.prompts import PromptFormatter
 from guanaco.submissions import GenerationParams, Status
 from guanaco_server.accounts.tables import AccountRow
+from guanaco_server.chat.gateway.turns.postgresql_turns import PostgresqlTurns
 from guanaco_server.chat.gateway.turns.sqlite_turns import SqliteTurns
 from guanaco_server.chat.gateway.turns.turn_log import EndedTurn, NewMessage, NewReply, TurnLog
-from guanaco_server.chat.gateway.turns.postgresql_turns import PostgresqlTurns
 from guanaco_server.chat.tables import ConversationRow, MessageRow
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade

@@ -11,7 +11,11 @@ import httpx
 import pytest
 
 from guanaco.submissions import GenerationParams
-from guanaco_server.deployments.model_servers.model_server import Generation, ModelServerFault, ServerLoad
+from guanaco_server.deployments.model_servers.model_server import (
+    Generation,
+    ModelServerFault,
+    ServerLoad,
+)
 from guanaco_server.deployments.model_servers.vllm import VllmServer
 from tests.fixtures.vllm_socket import ENDPOINT, NAN_REFUSED, serving
 

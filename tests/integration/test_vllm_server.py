@@ -22,8 +22,8 @@ from guanaco_server.deployments.model_servers.model_server import (
     SleepLevel,
     SleepOrder,
 )
-from guanaco_server.deployments.model_servers.vllm_protocol import StreamReader
 from guanaco_server.deployments.model_servers.vllm import VllmServer
+from guanaco_server.deployments.model_servers.vllm_protocol import StreamReader
 from guanaco_server.formats.control import ADAPTERS_HEADER, ARTIFACT_HEADER
 from guanaco_server.runtime.waiting import happens
 from tests.fixtures.vllm_socket import ENDPOINT, NAN_REFUSED, Answer, serving

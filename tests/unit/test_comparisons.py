@@ -21,11 +21,11 @@ from guanaco_cli.leaderboard import columns_of, rows_of
 from guanaco_server.duels.records import RecordedDuel
 from guanaco_server.leaderboard.counting.votes import VotingWindow
 from guanaco_server.leaderboard.flags.rules import DEVOTED_RATINGS, Owner
+from guanaco_server.leaderboard.ranking.duels.duel_table import DuelTable, DuelVotes
+from guanaco_server.leaderboard.ranking.duels.style import Style, differences, style_of
+from guanaco_server.leaderboard.ranking.rules import VotesByUser, standings
 from guanaco_server.leaderboard.ranking.strengths import bradley_terry
 from guanaco_server.leaderboard.ranking.strengths.comparisons import CodedDuels, fit
-from guanaco_server.leaderboard.ranking.duels.duel_table import DuelTable, DuelVotes
-from guanaco_server.leaderboard.ranking.rules import VotesByUser, standings
-from guanaco_server.leaderboard.ranking.duels.style import Style, differences, style_of
 from guanaco_server.statistics.duel_decisions import COUNTED_PER_USER
 
 # `made_votes(3000, 7, 150)` fitted by choix 0.4.1 and arena-rank 0.1.1; `make bench-duels` asks the packages themselves.

@@ -10,8 +10,19 @@ import pytest
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from guanaco_server.http.connections.front_door import AddressCount, DoorLimits, OverLimit, network_of
-from guanaco_server.http.connections.protocol import ABORT, MADE_FOR, GuardedProtocol, abort_of, add_extension
+from guanaco_server.http.connections.front_door import (
+    AddressCount,
+    DoorLimits,
+    OverLimit,
+    network_of,
+)
+from guanaco_server.http.connections.protocol import (
+    ABORT,
+    MADE_FOR,
+    GuardedProtocol,
+    abort_of,
+    add_extension,
+)
 from guanaco_server.settings import Settings
 
 ROOT = Path(__file__).parents[2]

@@ -23,8 +23,8 @@ from guanaco_server.clusters.kubernetes.manifests.objects import (
     owned_objects,
     spec_hash,
 )
-from guanaco_server.clusters.kubernetes.options import Egress, KubernetesOptions, options_of
 from guanaco_server.clusters.kubernetes.manifests.pods import near_of
+from guanaco_server.clusters.kubernetes.options import Egress, KubernetesOptions, options_of
 from guanaco_server.settings import Settings
 from tests.fixtures.manifest_checks import VERSIONS, problems_in
 

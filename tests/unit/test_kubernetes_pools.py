@@ -11,9 +11,9 @@ import pytest
 
 from guanaco.errors import InvalidSettings
 from guanaco_server.clusters.cluster import DeploymentSpec, Resources
-from guanaco_server.clusters.kubernetes.pools.claimed import claimed_at, has_served
 from guanaco_server.clusters.kubernetes.names import ORDERED
 from guanaco_server.clusters.kubernetes.options import PodPool, checked_pools
+from guanaco_server.clusters.kubernetes.pools.claimed import claimed_at, has_served
 from guanaco_server.clusters.kubernetes.pools.manifests import (
     fits,
     pool_deployment,

@@ -4,7 +4,11 @@ import pytest
 
 from guanaco.submissions import GenerationParams
 from guanaco_server.deployments.model_servers.memory import MemoryModelServer, Script
-from guanaco_server.deployments.model_servers.model_server import Chunk, Generation, ModelServerFault
+from guanaco_server.deployments.model_servers.model_server import (
+    Chunk,
+    Generation,
+    ModelServerFault,
+)
 
 ASKED = Generation("m_v1", "Hi", GenerationParams())
 

@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 
 from guanaco_server.serializer.templates.chat_template import environment
-from guanaco_server.serializer.templates.metered_jinja import CHECK_STEPS, MAX_NODES, StepLimitExceeded
+from guanaco_server.serializer.templates.metered_jinja import (
+    CHECK_STEPS,
+    MAX_NODES,
+    StepLimitExceeded,
+)
 
 LLAMA_3 = "{% for m in messages %}{% set content = '<|start|>' + m['role'] + '<|end|>\n\n' + m['content'] | trim + '<|eot|>' %}{% if loop.index0 == 0 %}{% set content = 'b' + content %}{% endif %}{{ content }}{% endfor %}"
 LIMIT = CHECK_STEPS // 10

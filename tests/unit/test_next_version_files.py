@@ -15,9 +15,9 @@ from guanaco_server.clusters.local.processes import GroupLeader
 from guanaco_server.clusters.local.servers import RECORD_NAME, ReplicaRecord
 from guanaco_server.engine.artifacts.source import parse_manifest
 from guanaco_server.serializer.job import read_task
-from guanaco_server.serializer.tensors.plan import chosen_cast
 from guanaco_server.serializer.reporting import JobFailed
 from guanaco_server.serializer.targets import ResumeLog
+from guanaco_server.serializer.tensors.plan import chosen_cast
 
 EXTRA = {"of_the_next_version": {"mood": "calm"}}
 SOURCE = {

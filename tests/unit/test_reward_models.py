@@ -24,8 +24,8 @@ from guanaco_server.deployments.model_servers.model_server import (
     NotANumber,
     reward_score,
 )
-from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.deployments.model_servers.vllm_protocol import read_candidates, read_logits
+from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.clock import FixedClock
 from guanaco_server.scaling.admission import is_rated, tenants_of
 from guanaco_server.scaling.usage import DeploymentUsage, Ownership

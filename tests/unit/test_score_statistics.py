@@ -18,10 +18,10 @@ from guanaco_server.leaderboard.counting.measurement import (
 )
 from guanaco_server.leaderboard.flags import rules as flags
 from guanaco_server.leaderboard.ranking import estimators
-from guanaco_server.leaderboard.ranking.strengths import bradley_terry
-from guanaco_server.leaderboard.ranking.strengths.continued_fit import ContinuedFit
 from guanaco_server.leaderboard.ranking.metrics import metrics_of
 from guanaco_server.leaderboard.ranking.rules import Score, VotesByUser, ranked, standings
+from guanaco_server.leaderboard.ranking.strengths import bradley_terry
+from guanaco_server.leaderboard.ranking.strengths.continued_fit import ContinuedFit
 from guanaco_server.statistics.intervals import wilson_interval
 from guanaco_server.statistics.votes import VoteCount
 

@@ -27,7 +27,11 @@ def test_a_json_and_a_yaml_file_give_the_same(tmp_path: Path) -> None:
     ("name", "content", "says"),
     [
         ("f.json", "{", "is not JSON"),
-        ("f.json", '{"a": 1,\n "b": [{"a": 2}],\n "\\u0061": 3}', "f.json: line 3 repeats the key 'a'."),
+        (
+            "f.json",
+            '{"a": 1,\n "b": [{"a": 2}],\n "\\u0061": 3}',
+            "f.json: line 3 repeats the key 'a'.",
+        ),
         ("f.yaml", "a: 1\nb: 2\na: 3", "f.yaml: line 3 repeats the key 'a'."),
         ("f.yaml", "a: [", "is not YAML"),
         ("f.yaml", "[" * 5_000, "is not YAML"),

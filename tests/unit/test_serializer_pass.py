@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from guanaco_server.formats.manifest import PIECE_BYTES
 from guanaco_server.formats.safetensors_header import DTYPE_BYTES, TensorInfo
 from guanaco_server.formats.tensorizer_file import crc32_combine
+from guanaco_server.serializer.reporting import JobFailed
+from guanaco_server.serializer.targets import ResumeLog
 from guanaco_server.serializer.tensors.floats import from_float32, has_nan, to_float32
 from guanaco_server.serializer.tensors.lora import LoraMatrices, LoraPair
 from guanaco_server.serializer.tensors.plan import StreamPlan, make_plan
-from guanaco_server.serializer.reporting import JobFailed
 from guanaco_server.serializer.tensors.streaming import StreamingPass
-from guanaco_server.serializer.targets import ResumeLog
 from tests.fixtures.checkpoints import (
     MemoryFiles,
     MemorySink,

@@ -6,9 +6,9 @@ import pytest
 
 from guanaco_server.formats.manifest import PIECE_BYTES
 from guanaco_server.formats.safetensors_header import TensorInfo
-from guanaco_server.serializer.tensors.plan import chosen_cast, make_plan
 from guanaco_server.serializer.repo_files import WeightFile
 from guanaco_server.serializer.reporting import JobFailed
+from guanaco_server.serializer.tensors.plan import chosen_cast, make_plan
 
 MIB = 1024**2
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from guanaco_server.formats import tensorizer_file
+from guanaco_server.serializer.targets import ResumeLog
+from guanaco_server.serializer.task import Upload
 from guanaco_server.serializer.tensors import plan as planning
 from guanaco_server.serializer.tensors.plan import StreamPlan, make_plan
 from guanaco_server.serializer.tensors.streaming import StreamingPass
-from guanaco_server.serializer.targets import ResumeLog
-from guanaco_server.serializer.task import Upload
 from guanaco_server.serializer.upload_target import PartsSink, Presigned
 from tests.fixtures.checkpoints import MemoryFiles, Stored, safetensors, weight_file
 

@@ -15,7 +15,11 @@ import pytest
 
 from guanaco.submissions import GenerationParams, StressReport
 from guanaco_server.deployments.model_servers.memory import MemoryModelServer, Script
-from guanaco_server.deployments.model_servers.model_server import Generation, ModelServerFault, ServerLoad
+from guanaco_server.deployments.model_servers.model_server import (
+    Generation,
+    ModelServerFault,
+    ServerLoad,
+)
 from guanaco_server.runtime.clock import FixedClock
 from guanaco_server.stress import service
 from guanaco_server.stress.load import Load, RequestResult, arrivals, measure_reply, run_load

@@ -7,7 +7,12 @@ from collections import Counter
 
 import pytest
 
-from guanaco_server.chat.gateway.places.place_shares import ANY_APP, PlaceClaim, parts_here, places_for
+from guanaco_server.chat.gateway.places.place_shares import (
+    ANY_APP,
+    PlaceClaim,
+    parts_here,
+    places_for,
+)
 from guanaco_server.chat.gateway.places.turn_queue import Asker, TurnQueue
 
 

@@ -27,14 +27,14 @@ from guanaco_server.clusters.leadership import AlwaysLeading
 from guanaco_server.clusters.local.cluster import LocalCluster
 from guanaco_server.clusters.local.fork_server import has_memory_left
 from guanaco_server.clusters.placement import RegionShare
+from guanaco_server.confinement import confined
+from guanaco_server.confinement.confined import StartChild
 from guanaco_server.deployments.model_servers.model_server import ModelServer
 from guanaco_server.deployments.model_servers.vllm import VllmServer
 from guanaco_server.feedback.erasures.ledger import ErasureLedger, LocalLedger
 from guanaco_server.observability.tracing import NoTracing, Tracing
 from guanaco_server.runtime.clock import Clock, SystemClock
 from guanaco_server.runtime.data_dir import DataDir
-from guanaco_server.confinement import confined
-from guanaco_server.confinement.confined import StartChild
 from guanaco_server.settings import Settings
 
 if TYPE_CHECKING:
@@ -185,10 +185,10 @@ def _compute(settings: Settings, data_dir: DataDir, model_server: ModelServer) -
 
 
 def _kubernetes_compute(settings: Settings, model_server: ModelServer) -> Compute:
-    from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
     from guanaco_server.clusters.kubernetes.api.lease import LeaseLeadership
-    from guanaco_server.clusters.kubernetes.options import connected, has_replica_addresses
+    from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
     from guanaco_server.clusters.kubernetes.manifests.pods import CACHE
+    from guanaco_server.clusters.kubernetes.options import connected, has_replica_addresses
 
     connections = {name: connected(settings, name) for name in settings.kubernetes_contexts}
     clusters = {name: KubernetesCluster(*connection) for name, connection in connections.items()}

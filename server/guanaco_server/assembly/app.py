@@ -32,8 +32,8 @@ from guanaco_server.http import errors as http_errors
 from guanaco_server.http.api_document import ApiDocument
 from guanaco_server.http.body_limit import MAX_BODY_BYTES, BodyLimit, BodyLimits
 from guanaco_server.http.compression import CompressedPages
-from guanaco_server.http.fair_share import PROBES, FairShare
 from guanaco_server.http.connections.front_door import AddressCount, DoorLimits, ProxiedRequests
+from guanaco_server.http.fair_share import PROBES, FairShare
 from guanaco_server.http.openapi import write_document
 from guanaco_server.http.routes import add_routes
 from guanaco_server.idempotency.requests import IdempotentRequests, keep_as_json

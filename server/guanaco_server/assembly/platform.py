@@ -13,8 +13,8 @@ from guanaco_server.assembly.rooms import Rooms, build_rooms
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
 from guanaco_server.database.patience import StartPatience
-from guanaco_server.database.schema import wait_until_current
 from guanaco_server.database.postgresql.transaction_ids import TransactionIdGauges
+from guanaco_server.database.schema import wait_until_current
 from guanaco_server.http.health import Health
 from guanaco_server.observability.by_submission import ServerStatistics
 from guanaco_server.observability.database_gauges import DatabaseGauges, GaugeQueries

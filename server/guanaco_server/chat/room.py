@@ -15,9 +15,9 @@ from guanaco_server.chat.gateway.best_of import BestOf, RewardModels
 from guanaco_server.chat.gateway.generation import Deadlines, ReplyGenerator
 from guanaco_server.chat.gateway.places.places import TurnPlaces
 from guanaco_server.chat.gateway.replies import PreviewService, ReplyService
+from guanaco_server.chat.gateway.turns.postgresql_turns import PostgresqlTurns
 from guanaco_server.chat.gateway.turns.sqlite_turns import SqliteTurns
 from guanaco_server.chat.gateway.turns.turn_log import TurnLog, TurnStatements
-from guanaco_server.chat.gateway.turns.postgresql_turns import PostgresqlTurns
 from guanaco_server.chat.memory.service import MemoryService
 from guanaco_server.chat.memory.writer import SummaryWriter
 from guanaco_server.chat.personas.reading import PersonaReader

@@ -39,7 +39,6 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.orm import InstrumentedAttribute
 
 from guanaco.errors import DatabaseUnavailable
-from guanaco_server.database.sqlite import connection as sqlite_connection
 from guanaco_server.database.commits import (
     POSTGRESQL_TICK_S,
     SQLITE_TICK_S,
@@ -50,6 +49,7 @@ from guanaco_server.database.commits import (
 )
 from guanaco_server.database.postgresql.direct import NETWORK, DirectConnection
 from guanaco_server.database.postgresql.replica import WRITTEN, ReadReplica, is_writer
+from guanaco_server.database.sqlite import connection as sqlite_connection
 from guanaco_server.database.sqlite.connection import OneTripConnection, ResultConnection
 from guanaco_server.database.sqlite.writer_queue import WriterQueue
 from guanaco_server.observability.tracing import span

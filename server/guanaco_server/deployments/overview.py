@@ -11,7 +11,11 @@ from guanaco_server.clusters.cluster import Trouble
 from guanaco_server.database.database import Database
 from guanaco_server.deployments import queries
 from guanaco_server.deployments.deployment import PUBLISHED
-from guanaco_server.deployments.model_servers.model_server import ModelServer, ModelServerFault, ServerLoad
+from guanaco_server.deployments.model_servers.model_server import (
+    ModelServer,
+    ModelServerFault,
+    ServerLoad,
+)
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 
 LOADS_AT_ONCE = 32  # model servers that are asked at the same time

@@ -14,8 +14,8 @@ from guanaco_server.deployments.model_servers.model_server import ModelServer
 from guanaco_server.deployments.overview import DeploymentOverview
 from guanaco_server.deployments.reconciling.engine_reconciler import GiveUp
 from guanaco_server.deployments.reconciling.reconciler import Reconciler
-from guanaco_server.deployments.service import DeploymentService, HasOlderGateway, KeptServers
 from guanaco_server.deployments.reconciling.sleeping import SleepingServers
+from guanaco_server.deployments.service import DeploymentService, HasOlderGateway, KeptServers
 from guanaco_server.deployments.specs import AdapterLimits, EngineOptions
 from guanaco_server.deployments.swaps import IdleServers, SwapShapes
 from guanaco_server.deployments.takeover import Takeover

@@ -93,8 +93,8 @@ class HeldAdapters:
     def _copy_verified(self, source: ArtifactSource, folder: Path) -> None:
         from safetensors.torch import save_file
 
-        from guanaco_server.engine.loader import ArtifactTensors
         from guanaco_server.engine.artifacts.local_tensors import EVERYTHING
+        from guanaco_server.engine.loader import ArtifactTensors
 
         with self._open_folder(source) as found:
             manifest = read_manifest(found.path)

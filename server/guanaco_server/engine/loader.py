@@ -20,10 +20,10 @@ import torch
 from torch import nn
 
 from guanaco_server.engine.artifacts.errors import DamagedArtifactError
-from guanaco_server.engine.artifacts.source import ArtifactSource, ModelFolder, read_manifest
 from guanaco_server.engine.artifacts.local_tensors import EVERYTHING, Selection, read_local
 from guanaco_server.engine.artifacts.node_cache import read_copy, read_through_cache
 from guanaco_server.engine.artifacts.remote_tensors import read_remote
+from guanaco_server.engine.artifacts.source import ArtifactSource, ModelFolder, read_manifest
 from guanaco_server.engine.vllm_internals import (
     BaseModelLoader,
     LoadConfig,

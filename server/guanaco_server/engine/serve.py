@@ -34,10 +34,10 @@ from guanaco_server.confinement.profiles import SYSTEM_PROGRAMS, confine_program
 from guanaco_server.engine import lifeline
 from guanaco_server.engine.adapters import HeldAdapters
 from guanaco_server.engine.artifacts.errors import ArtifactError
+from guanaco_server.engine.artifacts.node_cache import NodeCache
 from guanaco_server.engine.artifacts.source import ArtifactSource, ModelFolder, model_folder
 from guanaco_server.engine.control import ControlLayer, ServedArtifact
 from guanaco_server.engine.memory_limit import limit_memory
-from guanaco_server.engine.artifacts.node_cache import NodeCache
 from guanaco_server.formats.control import TOKEN_VARIABLE
 from guanaco_server.formats.ranks import has_ranks
 

@@ -24,8 +24,8 @@ from guanaco_server.accounts.auth import key_in
 from guanaco_server.accounts.service import Account
 from guanaco_server.http.asgi import has_failed, header, read_body
 from guanaco_server.http.body_limit import BodyLimits
-from guanaco_server.http.errors import ErrorForms, as_guanaco_error
 from guanaco_server.http.connections.protocol import ABORT, abort_of, add_extension
+from guanaco_server.http.errors import ErrorForms, as_guanaco_error
 from guanaco_server.idempotency.keeping import (
     AnswerKeeper,
     KeptAnswer,

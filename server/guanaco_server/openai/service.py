@@ -32,8 +32,8 @@ from guanaco.experiments import Overrides, ParamChanges
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.conversations.service import ConversationService
 from guanaco_server.chat.gateway.generation import Generated, GeneratedPieces, ReplyGenerator
-from guanaco_server.chat.gateway.replies import ReplyEvents, ReplyService
 from guanaco_server.chat.gateway.places.turn_queue import Asker
+from guanaco_server.chat.gateway.replies import ReplyEvents, ReplyService
 from guanaco_server.deployments.model_servers.model_server import Generation, cache_salt_of
 from guanaco_server.experiments.variants import apply_variant
 from guanaco_server.openai.schemas import ChatCompletionRequest, CompletionRequest

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from guanaco_server.prompts.sample import WithSample
-from guanaco_server.prompts.service import PromptService
 from guanaco_server.confinement import confined
 from guanaco_server.confinement.confined import StartChild
+from guanaco_server.prompts.sample import WithSample
+from guanaco_server.prompts.service import PromptService
 from guanaco_server.tokenization.service import SmallFiles, Tokenizers
 
 

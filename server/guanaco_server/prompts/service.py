@@ -28,6 +28,8 @@ from guanaco.prompts import (
     PromptFormatter,
     UnknownPrompt,
 )
+from guanaco_server.confinement import confined
+from guanaco_server.confinement.confined import StartChild
 from guanaco_server.prompts.counting import Counters, Generations, TextsNotCounted, TokenCounter
 from guanaco_server.prompts.files.poet import PoetRenderer, cut
 from guanaco_server.prompts.files.poet_parts import PoetPart
@@ -50,8 +52,6 @@ from guanaco_server.prompts.templates.files import FILES
 from guanaco_server.prompts.templates.process import Allowance, TemplateFault, TemplateProcess
 from guanaco_server.prompts.templates.queue import WIDTH, TemplateQueue
 from guanaco_server.runtime import threads
-from guanaco_server.confinement import confined
-from guanaco_server.confinement.confined import StartChild
 from guanaco_server.serializer.templates.metered_jinja import CHECK_STEPS
 from guanaco_server.tokenization.service import KEPT, SmallFiles, Tokenizers
 

@@ -23,8 +23,8 @@ from guanaco_server.deployments.beside import VersionsBeside
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.versions import ConversationStart
 from guanaco_server.routing import queries
-from guanaco_server.routing.policies.duelling import Duelling, duelling
 from guanaco_server.routing.occupancy import Occupancy
+from guanaco_server.routing.policies.duelling import Duelling, duelling
 from guanaco_server.routing.policies.posterior import Posterior
 from guanaco_server.routing.snapshot import (
     DecisionRecord,

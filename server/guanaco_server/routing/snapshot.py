@@ -20,7 +20,13 @@ from guanaco.competitions import AssignmentKind, AssignmentRule
 from guanaco.contract import without_unknown_fields
 from guanaco_server.routing.policies.deciding import decisive
 from guanaco_server.routing.policies.duelling import Duelling
-from guanaco_server.routing.policies.policies import AssignmentPolicy, Entry, NewestFirst, adaptive, uniform
+from guanaco_server.routing.policies.policies import (
+    AssignmentPolicy,
+    Entry,
+    NewestFirst,
+    adaptive,
+    uniform,
+)
 from guanaco_server.routing.policies.posterior import Posterior
 
 if TYPE_CHECKING:  # a light installation simulates with snapshots, and has no database

@@ -18,7 +18,11 @@ from datetime import datetime, timedelta
 from sqlalchemy.exc import DBAPIError
 
 from guanaco_server.database.commits import LOOK_ANYWAY_S, CommitWatch
-from guanaco_server.deployments.model_servers.model_server import ModelServer, ModelServerFault, ServerLoad
+from guanaco_server.deployments.model_servers.model_server import (
+    ModelServer,
+    ModelServerFault,
+    ServerLoad,
+)
 from guanaco_server.deployments.overview import by_engine, capacity_of
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.tables import DeploymentRow, Phase

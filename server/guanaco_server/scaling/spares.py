@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from guanaco_server.clusters.cluster import Cluster
-from guanaco_server.deployments.reconciling.backoff import Backoff
 from guanaco_server.deployments.deployment import Deployment
+from guanaco_server.deployments.reconciling.backoff import Backoff
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.swaps import IdleServer, IdleServers
 from guanaco_server.deployments.tables import DeploymentRow, Phase

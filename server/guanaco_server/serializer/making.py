@@ -24,9 +24,6 @@ from guanaco_server.formats.manifest import (
     StoredFile,
     TensorRecord,
 )
-from guanaco_server.serializer.templates.chat_template import TEMPLATE_NAME, check_chat_templates
-from guanaco_server.serializer.tensors.lora import AdapterMatrices, LoraPair, lora_pairs
-from guanaco_server.serializer.tensors.plan import CASTS, StreamPlan, chosen_cast, make_plan
 from guanaco_server.serializer.repo_files import (
     HubFiles,
     LocalFiles,
@@ -36,10 +33,15 @@ from guanaco_server.serializer.repo_files import (
     read_header,
 )
 from guanaco_server.serializer.reporting import JobFailed, say
-from guanaco_server.serializer.tensors.streaming import StreamingPass
 from guanaco_server.serializer.targets import ResumeLog, Target
 from guanaco_server.serializer.task import Adapter, SerializerJob, Source
-from guanaco_server.serializer.tokenizers.tokenizer_files import CONFIG_NAME as TOKENIZER_CONFIG_NAME
+from guanaco_server.serializer.templates.chat_template import TEMPLATE_NAME, check_chat_templates
+from guanaco_server.serializer.tensors.lora import AdapterMatrices, LoraPair, lora_pairs
+from guanaco_server.serializer.tensors.plan import CASTS, StreamPlan, chosen_cast, make_plan
+from guanaco_server.serializer.tensors.streaming import StreamingPass
+from guanaco_server.serializer.tokenizers.tokenizer_files import (
+    CONFIG_NAME as TOKENIZER_CONFIG_NAME,
+)
 from guanaco_server.serializer.tokenizers.tokenizer_files import TOKENIZER_NAME, convert
 
 LIBRARIES = ("numpy", "huggingface_hub")

@@ -31,9 +31,9 @@ from guanaco_server.formats.tensorizer_file import (
 )
 from guanaco_server.serializer.making import make_artifact
 from guanaco_server.serializer.repo_files import FileStream, Stream, prepare
-from guanaco_server.serializer.tensors.streaming import BLOCK_BYTES
 from guanaco_server.serializer.targets import ResumeLog
 from guanaco_server.serializer.task import SerializerJob
+from guanaco_server.serializer.tensors.streaming import BLOCK_BYTES
 
 WORKERS = 4
 

@@ -13,7 +13,6 @@ from statistics import median
 
 from guanaco.competitions import AssignmentKind, AssignmentRule, RankingRule
 from guanaco.simulations import SimulatedVerdict, SimulationRequest
-from guanaco_server.leaderboard.ranking.strengths.continued_fit import ContinuedFit
 from guanaco_server.leaderboard.ranking.rules import (
     Standing,
     VotesByUser,
@@ -21,6 +20,7 @@ from guanaco_server.leaderboard.ranking.rules import (
     margin_of,
     standings,
 )
+from guanaco_server.leaderboard.ranking.strengths.continued_fit import ContinuedFit
 from guanaco_server.routing.policies.policies import Entry
 from guanaco_server.routing.policies.posterior import Posterior
 from guanaco_server.routing.snapshot import Snapshot, policy_of

@@ -15,7 +15,11 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from guanaco.errors import Overloaded
-from guanaco_server.deployments.model_servers.model_server import Generation, ModelServer, ModelServerFault
+from guanaco_server.deployments.model_servers.model_server import (
+    Generation,
+    ModelServer,
+    ModelServerFault,
+)
 
 REQUEST_TIMEOUT_S = 30.0  # a request that takes longer counts as failed
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from guanaco_server.confinement import priority
-from guanaco_server.runtime import threads
 from guanaco_server.confinement.confined import Child, StartChild
 from guanaco_server.confinement.frames import LENGTH, packed
+from guanaco_server.runtime import threads
 from guanaco_server.tokenization.declared import MEMORY_BYTES
 from guanaco_server.tokenization.facts import TokenizerFacts, facts_of_json
 

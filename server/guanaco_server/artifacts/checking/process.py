@@ -22,11 +22,10 @@ from guanaco.submissions import SubmissionKind
 from guanaco_server.artifacts.checking import child
 from guanaco_server.artifacts.checking.checks import CheckedModel, CheckLimits, require_few_files
 from guanaco_server.artifacts.hub.hub import Hub, RepoSnapshot
-from guanaco_server.confinement import priority
-from guanaco_server.runtime import threads
-from guanaco_server.confinement import confined
+from guanaco_server.confinement import confined, priority
 from guanaco_server.confinement.confined import Child, StartChild
 from guanaco_server.confinement.frames import LENGTH
+from guanaco_server.runtime import threads
 
 CPU_S = 30.0  # the largest models' headers take 1 s, malicious ones of 32 MB 4 s
 WALL_S = 10 * CPU_S  # on a machine that is busy with other things

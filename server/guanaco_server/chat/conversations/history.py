@@ -22,8 +22,8 @@ from guanaco.contract import reader
 from guanaco.errors import ConversationNotFound, DatabaseUnavailable
 from guanaco_server.chat.tables import ConversationRow, MessageRow
 from guanaco_server.database.database import Database
-from guanaco_server.database.postgresql.direct import lost_connection, text_array
 from guanaco_server.database.group_commit import GroupCommit
+from guanaco_server.database.postgresql.direct import lost_connection, text_array
 from guanaco_server.prompts.counting import Generations
 from guanaco_server.prompts.history import lore, recall, summaries
 from guanaco_server.prompts.history.transcript import Transcript

@@ -13,7 +13,11 @@ from contextlib import aclosing
 from guanaco.chat import Bot, Sender
 from guanaco_server.chat.gateway.places.places import TurnPlaces
 from guanaco_server.chat.gateway.places.turn_queue import Asker
-from guanaco_server.deployments.model_servers.model_server import Generation, ModelServer, cache_salt_of
+from guanaco_server.deployments.model_servers.model_server import (
+    Generation,
+    ModelServer,
+    cache_salt_of,
+)
 from guanaco_server.prompts.layouts import Utterance
 from guanaco_server.prompts.service import PromptService
 from guanaco_server.routing.replicas import ReplicaChooser

@@ -32,8 +32,8 @@ from guanaco_server.chat.gateway.best_of import BestOf, ReplyContext
 from guanaco_server.chat.gateway.deadline import Deadline
 from guanaco_server.chat.gateway.failure_log import FailureLog
 from guanaco_server.chat.gateway.places.places import TurnPlace, TurnPlaces
-from guanaco_server.chat.gateway.stopping import STOPPED, Stop
 from guanaco_server.chat.gateway.places.turn_queue import Asker
+from guanaco_server.chat.gateway.stopping import STOPPED, Stop
 from guanaco_server.deployments.model_servers.model_server import (
     Chunk,
     Generation,

@@ -44,6 +44,7 @@ from guanaco_server.chat.gateway.generation import (
     Pieces,
     ReplyGenerator,
 )
+from guanaco_server.chat.gateway.places.turn_queue import Asker
 from guanaco_server.chat.gateway.stopping import Stop
 from guanaco_server.chat.gateway.turns.turn_log import (
     Continuation,
@@ -53,7 +54,6 @@ from guanaco_server.chat.gateway.turns.turn_log import (
     NewReply,
     TurnLog,
 )
-from guanaco_server.chat.gateway.places.turn_queue import Asker
 from guanaco_server.chat.memory.writer import SummaryWriter
 from guanaco_server.deployments.versions import ConversationStart
 from guanaco_server.experiments.running import RunningExperiments

@@ -22,8 +22,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from guanaco.chat import Reply
 from guanaco.errors import GuanacoError
 from guanaco_server.http.asgi import note_failure
-from guanaco_server.http.errors import as_guanaco_error
 from guanaco_server.http.connections.protocol import abort_of
+from guanaco_server.http.errors import as_guanaco_error
 from guanaco_server.http.sse import HEARTBEAT
 from guanaco_server.idempotency.keeping import KeptAnswer, current_keeper
 from guanaco_server.idempotency.requests import kept_answer

@@ -38,15 +38,16 @@ from guanaco_server.clusters.kubernetes.api.client import (
     POD,
     KubernetesApi,
 )
-from guanaco_server.clusters.kubernetes.manifests.groups import workload_object
 from guanaco_server.clusters.kubernetes.api.informers import Informers
-from guanaco_server.clusters.kubernetes.jobs import JobRun
 from guanaco_server.clusters.kubernetes.api.logs import LogReader
+from guanaco_server.clusters.kubernetes.jobs import JobRun
+from guanaco_server.clusters.kubernetes.manifests.groups import workload_object
 from guanaco_server.clusters.kubernetes.manifests.objects import (
     owned_objects,
     secret_of,
     spec_hash,
 )
+from guanaco_server.clusters.kubernetes.manifests.pods import affinity_of, near_of, place_object
 from guanaco_server.clusters.kubernetes.names import (
     ASKED_REPLICAS,
     PLACE_MANAGER,
@@ -59,7 +60,6 @@ from guanaco_server.clusters.kubernetes.names import (
     object_name,
 )
 from guanaco_server.clusters.kubernetes.options import KubernetesOptions
-from guanaco_server.clusters.kubernetes.manifests.pods import affinity_of, near_of, place_object
 from guanaco_server.clusters.kubernetes.pools.pools import Pools
 from guanaco_server.clusters.kubernetes.status import (
     ended_pods,

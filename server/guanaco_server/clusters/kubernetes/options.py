@@ -11,8 +11,8 @@ from typing import Any
 from guanaco.errors import InvalidSettings
 from guanaco_server.clusters.cluster import Resources
 from guanaco_server.clusters.kubernetes.api.client import KubernetesApi, connect
-from guanaco_server.clusters.kubernetes.names import Json
 from guanaco_server.clusters.kubernetes.manifests.pod_fields import checked_fields
+from guanaco_server.clusters.kubernetes.names import Json
 from guanaco_server.settings import Settings
 from guanaco_server.settings.kubernetes import PoolSettings
 

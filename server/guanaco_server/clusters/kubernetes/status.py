@@ -27,13 +27,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from guanaco_server.clusters.cluster import ReplicaPhase, ReplicaState, Trouble
-from guanaco_server.clusters.kubernetes.pools.claimed import (
-    asked_replicas,
-    has_served,
-    is_claimed,
-    is_claimed_for,
-    is_ordered,
-)
 from guanaco_server.clusters.kubernetes.names import (
     GROUP_INDEX,
     LEADER,
@@ -43,6 +36,13 @@ from guanaco_server.clusters.kubernetes.names import (
     Json,
 )
 from guanaco_server.clusters.kubernetes.options import KubernetesOptions
+from guanaco_server.clusters.kubernetes.pools.claimed import (
+    asked_replicas,
+    has_served,
+    is_claimed,
+    is_claimed_for,
+    is_ordered,
+)
 
 
 def pods_of(deployment: Json, pods: Sequence[Json]) -> list[Json]:

@@ -155,11 +155,7 @@ class EngineReconciler:
     ) -> None:
         self._deployments.note_replicas(row.submission_id, ())
         name = deployment_name(row.server_key)
-        if (
-            name in running
-            and name in surplus
-            and await self._deployments.stop_if_unused(row)
-        ):
+        if name in running and name in surplus and await self._deployments.stop_if_unused(row):
             logger.info("stopped the server of %s: it is %s", row.submission_id, row.phase)
 
     async def _let_sleep(

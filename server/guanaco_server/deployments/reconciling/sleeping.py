@@ -17,7 +17,11 @@ from collections.abc import Callable, Sequence, Set
 from guanaco_server.clusters.cluster import Cluster
 from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.health import ServerState
-from guanaco_server.deployments.model_servers.model_server import CannotSleep, ModelServerFault, SleepLevel
+from guanaco_server.deployments.model_servers.model_server import (
+    CannotSleep,
+    ModelServerFault,
+    SleepLevel,
+)
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.swaps import IdleServers
 from guanaco_server.deployments.tables import DeploymentRow

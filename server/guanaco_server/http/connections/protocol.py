@@ -34,8 +34,8 @@ from guanaco.errors import (
     RequestTimedOut,
     TooManyConnections,
 )
-from guanaco_server.http.errors import RETRY_AFTER_S, status_of
 from guanaco_server.http.connections.front_door import FrontDoor
+from guanaco_server.http.errors import RETRY_AFTER_S, status_of
 
 MADE_FOR = "0.54"
 ABORT = "guanaco.abort"

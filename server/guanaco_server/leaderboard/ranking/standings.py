@@ -29,12 +29,12 @@ from guanaco_server.leaderboard.counting.counter import CountedBatch
 from guanaco_server.leaderboard.counting.votes import VotingWindow, first_votes, window_of
 from guanaco_server.leaderboard.flags.duels import keep_trail
 from guanaco_server.leaderboard.ranking import queries
-from guanaco_server.leaderboard.ranking.strengths.continued_fit import ContinuedFit
 from guanaco_server.leaderboard.ranking.duels.duel_rules import DuelFlag
 from guanaco_server.leaderboard.ranking.duels.duel_table import NO_DUELS, DuelVotes
 from guanaco_server.leaderboard.ranking.duels.duel_votes import DuelReader
 from guanaco_server.leaderboard.ranking.metrics import MetricValues, metrics_of
 from guanaco_server.leaderboard.ranking.rules import Fit, VotesByUser, compares_users, standings
+from guanaco_server.leaderboard.ranking.strengths.continued_fit import ContinuedFit
 from guanaco_server.leaderboard.tables import ScorePointRow, StandingRow
 from guanaco_server.runtime import threads
 from guanaco_server.runtime.clock import Clock

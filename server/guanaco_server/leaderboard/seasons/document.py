@@ -42,8 +42,8 @@ from guanaco_server.leaderboard.flags.rules import (
     least_burst,
     slot_of,
 )
-from guanaco_server.leaderboard.ranking.strengths import bradley_terry
 from guanaco_server.leaderboard.ranking.duels.duel_table import NO_DUELS, DuelVotes
+from guanaco_server.leaderboard.ranking.duels.style import TERMS
 from guanaco_server.leaderboard.ranking.estimators import proportion
 from guanaco_server.leaderboard.ranking.rules import (
     Standing,
@@ -51,7 +51,7 @@ from guanaco_server.leaderboard.ranking.rules import (
     compares_users,
     standings,
 )
-from guanaco_server.leaderboard.ranking.duels.style import TERMS
+from guanaco_server.leaderboard.ranking.strengths import bradley_terry
 from guanaco_server.statistics.votes import VoteCount
 
 SCHEMA = 4

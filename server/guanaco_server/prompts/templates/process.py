@@ -24,13 +24,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from guanaco_server.confinement import confined
+from guanaco_server.confinement.confined import Child, StartChild
+from guanaco_server.confinement.frames import packed, receive
 from guanaco_server.prompts.files.poet_parts import PoetPart
 from guanaco_server.prompts.templates import sandbox
 from guanaco_server.prompts.templates.files import TemplateFile
 from guanaco_server.prompts.templates.sandbox import UNREADABLE
-from guanaco_server.confinement import confined
-from guanaco_server.confinement.confined import Child, StartChild
-from guanaco_server.confinement.frames import packed, receive
 
 STEPS = 5_000_000  # of a whole prompt; 200 messages take Llama 3's template 7,000
 CPU_S = 3.0  # of a whole prompt, as the last resort; the steps take a tenth of it

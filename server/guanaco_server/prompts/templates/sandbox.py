@@ -27,11 +27,11 @@ from typing import Any
 from jinja2 import StrictUndefined, Template
 from jinja2.exceptions import SecurityError, TemplateSyntaxError
 
+from guanaco_server.confinement.confined import confine_pipes
+from guanaco_server.confinement.frames import read_bytes, receive, send
 from guanaco_server.prompts.files.poet_parts import read_parts
 from guanaco_server.prompts.templates.files import read_template
 from guanaco_server.serializer.templates.chat_template import environment
-from guanaco_server.confinement.confined import confine_pipes
-from guanaco_server.confinement.frames import read_bytes, receive, send
 from guanaco_server.serializer.templates.metered_jinja import MeteredEnvironment, StepLimitExceeded
 
 COMPILE_S = 10.0  # for templates seen for the first time; the longest that is allowed takes 1.5 s

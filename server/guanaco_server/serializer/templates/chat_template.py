@@ -21,12 +21,12 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 
 from guanaco_server.confinement import confined
+from guanaco_server.serializer.reporting import JobFailed
 from guanaco_server.serializer.templates.metered_jinja import (
     CHECK_STEPS,
     MeteredEnvironment,
     StepLimitExceeded,
 )
-from guanaco_server.serializer.reporting import JobFailed
 
 LIMITS = confined.ProcessLimits(cpu_s=20, memory_bytes=512_000_000, wall_s=120, file_bytes=100_000)
 MAX_TEMPLATE_BYTES = 1_000_000

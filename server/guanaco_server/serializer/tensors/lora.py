@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guanaco_server.formats.safetensors_header import TensorInfo
-from guanaco_server.serializer.tensors.floats import has_nan, to_float32
 from guanaco_server.serializer.repo_files import RepoFiles, WeightFile
 from guanaco_server.serializer.reporting import JobFailed
 from guanaco_server.serializer.task import Adapter
+from guanaco_server.serializer.tensors.floats import has_nan, to_float32
 
 KEPT = 8  # more than there are workers; a pair takes a few megabytes
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from guanaco_server.formats.manifest import PIECE_BYTES
 from guanaco_server.formats.safetensors_header import DTYPE_BYTES
 from guanaco_server.formats.tensorizer_file import FileTensor, TensorFileLayout, lay_out
-from guanaco_server.serializer.tensors.lora import LoraPair
 from guanaco_server.serializer.repo_files import WeightFile
 from guanaco_server.serializer.reporting import JobFailed
+from guanaco_server.serializer.tensors.lora import LoraPair
 
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 WIDE_FLOATS = frozenset({"F64", "F32"})

@@ -27,12 +27,18 @@ from guanaco_server.formats.tensorizer_file import (
     prologue,
     tensor_header,
 )
-from guanaco_server.serializer.tensors.floats import from_float32, has_nan, to_float32
-from guanaco_server.serializer.tensors.lora import LoraMatrices, LoraPair
-from guanaco_server.serializer.tensors.plan import PlannedTensor, Run, StreamPlan, TensorPiece, pieces_of
 from guanaco_server.serializer.repo_files import RepoFiles, Stream
 from guanaco_server.serializer.reporting import Counter, JobFailed
 from guanaco_server.serializer.targets import PieceFacts, ResumeLog, Sink
+from guanaco_server.serializer.tensors.floats import from_float32, has_nan, to_float32
+from guanaco_server.serializer.tensors.lora import LoraMatrices, LoraPair
+from guanaco_server.serializer.tensors.plan import (
+    PlannedTensor,
+    Run,
+    StreamPlan,
+    TensorPiece,
+    pieces_of,
+)
 
 BLOCK_BYTES = 1024**2  # fits the cores' caches, so that hashing reads what has just been read
 

@@ -28,8 +28,8 @@ from typing import Protocol
 from sqlalchemy.exc import DBAPIError
 
 from guanaco.errors import ConversationBusy, DatabaseUnavailable
-from guanaco_server.database.postgresql.direct import lost_connection
 from guanaco_server.database.group_commit import GroupCommit
+from guanaco_server.database.postgresql.direct import lost_connection
 from guanaco_server.idempotency.keeping import AnswerToKeep
 from guanaco_server.prompts.layouts import Summary
 from guanaco_server.runtime.clock import Clock

@@ -12,8 +12,8 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 
 from guanaco_server.clusters.kubernetes.api.client import POD, KubernetesApi, UnexpectedStatus
-from guanaco_server.clusters.kubernetes.names import Json
 from guanaco_server.clusters.kubernetes.manifests.pods import CONTAINER
+from guanaco_server.clusters.kubernetes.names import Json
 
 SILENCE_S = 30.0  # then it is requested again: a connection may have died unnoticed
 LINE_CHARS = 65_536  # the rest of a longer line is dropped

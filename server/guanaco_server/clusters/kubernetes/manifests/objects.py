@@ -18,6 +18,17 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from guanaco_server.clusters.cluster import NO_RESOURCES, DeploymentSpec, JobSpec, Resources
+from guanaco_server.clusters.kubernetes.manifests.pod_fields import with_fields
+from guanaco_server.clusters.kubernetes.manifests.pods import (
+    PORT,
+    SERVER_TMP_BYTES,
+    cache_volume,
+    command_in_pod,
+    filled,
+    near_affinity,
+    pod_spec,
+    without_cache,
+)
 from guanaco_server.clusters.kubernetes.names import (
     LEADER,
     MANAGED_BY,
@@ -34,17 +45,6 @@ from guanaco_server.clusters.kubernetes.names import (
     owned_by,
 )
 from guanaco_server.clusters.kubernetes.options import Egress, KubernetesOptions
-from guanaco_server.clusters.kubernetes.manifests.pod_fields import with_fields
-from guanaco_server.clusters.kubernetes.manifests.pods import (
-    PORT,
-    SERVER_TMP_BYTES,
-    cache_volume,
-    command_in_pod,
-    filled,
-    near_affinity,
-    pod_spec,
-    without_cache,
-)
 
 SERVER = "model-server"
 PLATFORM_LABELS = {"app.kubernetes.io/name": "guanaco"}

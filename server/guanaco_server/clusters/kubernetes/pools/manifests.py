@@ -14,7 +14,6 @@ from datetime import datetime
 from typing import Any
 
 from guanaco_server.clusters.cluster import DeploymentSpec, Resources
-from guanaco_server.clusters.kubernetes.pools.claimed import NEVER, ready_since
 from guanaco_server.clusters.kubernetes.manifests.objects import (
     DRAIN_S,
     START_S,
@@ -23,6 +22,19 @@ from guanaco_server.clusters.kubernetes.manifests.objects import (
     platform_pods,
     secret_object,
     server_labels,
+)
+from guanaco_server.clusters.kubernetes.manifests.pod_fields import with_fields
+from guanaco_server.clusters.kubernetes.manifests.pods import (
+    CACHE,
+    CACHE_SLACK_BYTES,
+    CONTROL_PORT,
+    PORT,
+    SERVER_TMP_BYTES,
+    cache_volume,
+    command_in_pod,
+    filled,
+    pod_spec,
+    without_cache,
 )
 from guanaco_server.clusters.kubernetes.names import (
     CLAIMED_AT,
@@ -38,19 +50,7 @@ from guanaco_server.clusters.kubernetes.names import (
     owned_by,
 )
 from guanaco_server.clusters.kubernetes.options import KubernetesOptions, PodPool
-from guanaco_server.clusters.kubernetes.manifests.pod_fields import with_fields
-from guanaco_server.clusters.kubernetes.manifests.pods import (
-    CACHE,
-    CACHE_SLACK_BYTES,
-    CONTROL_PORT,
-    PORT,
-    SERVER_TMP_BYTES,
-    cache_volume,
-    command_in_pod,
-    filled,
-    pod_spec,
-    without_cache,
-)
+from guanaco_server.clusters.kubernetes.pools.claimed import NEVER, ready_since
 from guanaco_server.formats.pool import (
     ALIVE_PATH,
     READY_PATH,

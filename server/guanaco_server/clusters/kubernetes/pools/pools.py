@@ -31,15 +31,6 @@ from guanaco_server.clusters.kubernetes.api.client import (
     KubernetesApi,
     UnexpectedStatus,
 )
-from guanaco_server.clusters.kubernetes.pools.claimed import (
-    NEVER,
-    claimed_at,
-    has_served,
-    is_claimed,
-    is_claimed_for,
-    is_ordered,
-    is_owned,
-)
 from guanaco_server.clusters.kubernetes.api.informers import Informers
 from guanaco_server.clusters.kubernetes.manifests.objects import server_labels, spec_hash, start_s
 from guanaco_server.clusters.kubernetes.names import (
@@ -52,6 +43,16 @@ from guanaco_server.clusters.kubernetes.names import (
     Json,
 )
 from guanaco_server.clusters.kubernetes.options import KubernetesOptions, PodPool
+from guanaco_server.clusters.kubernetes.pools.claimed import (
+    NEVER,
+    claimed_at,
+    has_served,
+    is_claimed,
+    is_claimed_for,
+    is_ordered,
+    is_owned,
+)
+from guanaco_server.clusters.kubernetes.pools.control_port import OrderNotTaken, PoolPort
 from guanaco_server.clusters.kubernetes.pools.manifests import (
     claim_of,
     fits,
@@ -61,7 +62,6 @@ from guanaco_server.clusters.kubernetes.pools.manifests import (
     pool_policy,
     pool_secret,
 )
-from guanaco_server.clusters.kubernetes.pools.control_port import OrderNotTaken, PoolPort
 from guanaco_server.clusters.kubernetes.status import (
     is_leaving,
     is_on_lost_node,

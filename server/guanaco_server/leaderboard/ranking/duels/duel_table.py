@@ -42,8 +42,8 @@ from guanaco_server.leaderboard.ranking.duels.duel_rules import (
     marks,
     sides_of,
 )
-from guanaco_server.leaderboard.ranking.rules import Fit, VotesByUser
 from guanaco_server.leaderboard.ranking.duels.style import Style
+from guanaco_server.leaderboard.ranking.rules import Fit, VotesByUser
 from guanaco_server.statistics.duel_decisions import COUNTED_PER_USER
 from guanaco_server.statistics.duel_strengths import PairCounts
 from guanaco_server.statistics.strength_prior import dependence_of
@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from guanaco_server.leaderboard.ranking.duels.duel_rows import Flags, Rows
     from guanaco_server.leaderboard.ranking.strengths.bradley_terry import Codes, Floats
     from guanaco_server.leaderboard.ranking.strengths.comparisons import CodedDuels
-    from guanaco_server.leaderboard.ranking.duels.duel_rows import Flags, Rows
 
 AllowedFlags = Collection[tuple[str, str]]  # (battle, rule)
 

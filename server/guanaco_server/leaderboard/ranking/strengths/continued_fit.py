@@ -12,7 +12,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
 from guanaco_server.leaderboard.ranking.strengths import bradley_terry
-from guanaco_server.leaderboard.ranking.strengths.bradley_terry import PRIOR, TOLERANCE, CodedVotes, Strengths
+from guanaco_server.leaderboard.ranking.strengths.bradley_terry import (
+    PRIOR,
+    TOLERANCE,
+    CodedVotes,
+    Strengths,
+)
 
 if TYPE_CHECKING:
     import numpy as np

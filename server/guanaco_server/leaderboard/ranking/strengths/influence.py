@@ -27,12 +27,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from guanaco.competitions import RankingRule
-from guanaco_server.leaderboard.ranking.strengths import bradley_terry
-from guanaco_server.leaderboard.ranking.strengths import comparisons
-from guanaco_server.leaderboard.ranking.strengths.bradley_terry import CodedVotes
-from guanaco_server.leaderboard.ranking.strengths.comparisons import CodedDuels
 from guanaco_server.leaderboard.ranking.duels.duel_table import NO_DUELS, DuelVotes
 from guanaco_server.leaderboard.ranking.rules import ELO, Fit, Standing, VotesByUser, standings
+from guanaco_server.leaderboard.ranking.strengths import bradley_terry, comparisons
+from guanaco_server.leaderboard.ranking.strengths.bradley_terry import CodedVotes
+from guanaco_server.leaderboard.ranking.strengths.comparisons import CodedDuels
 from guanaco_server.statistics.confidence_sequences import proportion_sequence, shared_alpha
 from guanaco_server.statistics.votes import VoteCount
 

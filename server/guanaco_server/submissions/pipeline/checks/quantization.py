@@ -8,7 +8,11 @@ from guanaco_server.artifacts.checking.checks import check_quantization
 from guanaco_server.artifacts.checking.configs import ArtifactConfigs
 from guanaco_server.artifacts.checking.model_config import has_experts
 from guanaco_server.deployments.deployment import Deployment
-from guanaco_server.deployments.model_servers.model_server import ModelServer, ModelServerFault, NotANumber
+from guanaco_server.deployments.model_servers.model_server import (
+    ModelServer,
+    ModelServerFault,
+    NotANumber,
+)
 from guanaco_server.submissions.pipeline.checks.content import no_number
 from guanaco_server.submissions.pipeline.checks.fixed_text import FixedText, perplexity
 from guanaco_server.submissions.pipeline.checks.places import TakePlace, place_for_check
