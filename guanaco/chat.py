@@ -54,7 +54,7 @@ MessageText = Annotated[
     StringConstraints(min_length=1, max_length=MAX_MESSAGE_CHARS),
     AfterValidator(_not_blank),
 ]
-"""What a user says: a message that a reply can answer."""
+"""A message that a reply can answer."""
 
 
 class Bot(BaseModel):

@@ -18,7 +18,7 @@ from guanaco_server.characters.room import CharactersRoom, build_characters
 from guanaco_server.chat.conversations import records as chat_records
 from guanaco_server.chat.conversations.activity import ConversationActivity
 from guanaco_server.chat.gateway.places.places import has_older_gateway
-from guanaco_server.chat.gateway.places.room import GatewayRoom, build_gateway
+from guanaco_server.chat.gateway.places.room import PlacesRoom, build_places
 from guanaco_server.chat.personas.service import erase_of_characters
 from guanaco_server.chat.room import ChatRoom, build_chat
 from guanaco_server.compat.room import CompatRoom, build_compat
@@ -73,7 +73,7 @@ class Rooms:
     routing: RoutingRoom
     experiments: ExperimentsRoom
     activity: ConversationActivity
-    gateway: GatewayRoom
+    gateway: PlacesRoom
     chat: ChatRoom
     duels: DuelsRoom
     feedback: FeedbackRoom
@@ -161,7 +161,7 @@ def build_rooms(
         commits=database.watch_commits(),
         settings=settings,
     )
-    gateway = build_gateway(
+    gateway = build_places(
         database,
         clock,
         engine_of=deployments.service.engine_of,

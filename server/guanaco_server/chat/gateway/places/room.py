@@ -13,14 +13,14 @@ from guanaco_server.settings import Settings
 
 
 @dataclass(frozen=True)
-class GatewayRoom:
+class PlacesRoom:
     """``places`` are those of turns, ``checks`` those of submissions that are being checked."""
 
     places: TurnPlaces
     checks: CheckPlaces
 
 
-def build_gateway(
+def build_places(
     database: Database,
     clock: Clock,
     *,
@@ -31,7 +31,7 @@ def build_gateway(
     record_use: RecordUse,
     metrics: Metrics,
     settings: Settings,
-) -> GatewayRoom:
+) -> PlacesRoom:
     places = TurnPlaces(
         database,
         clock,
@@ -43,4 +43,4 @@ def build_gateway(
         max_streams=settings.replica_max_streams,
         wait_s=settings.turn_wait_s,
     )
-    return GatewayRoom(places, CheckPlaces(places, read_capacities))
+    return PlacesRoom(places, CheckPlaces(places, read_capacities))
