@@ -12,7 +12,7 @@ from guanaco_server.chat.conversations import records as chat_records
 from guanaco_server.database.database import Database
 from guanaco_server.duels import queries
 from guanaco_server.duels.tables import BattleRow, RegenerationRow
-from guanaco_server.routing.posterior import Posterior
+from guanaco_server.routing.policies.posterior import Posterior
 from guanaco_server.routing.service import RoutingService
 from guanaco_server.routing.snapshot import (
     Pool,
