@@ -311,6 +311,27 @@ async def test_what_waits_is_found_by_its_index(world: Rated) -> None:
         assert index in plan
 
 
+async def test_a_batch_of_conversations_is_looked_for_before_its_transaction(world: Rated) -> None:
+    """On SQLite every chat waits for the transaction, and it for the event loop after each statement."""
+    await world.settle_all()
+    for number in range(3):
+        await converse(world, world.backend, "one_v1", f"user-{number}", [(Sender.BOT, "Ahoy!")])
+    asked: list[str] = []
+
+    @event.listens_for(world.database.engine.sync_engine, "before_cursor_execute")
+    def note(*executed: Any) -> None:
+        asked.append(executed[2])
+
+    await world.scores.counter.count_batch()
+    began = next(n for n, statement in enumerate(asked) if "UPDATE score_books" in statement)
+    inside = " ".join(asked[began:])
+    for looked_for in ("score_corrections", "score_recounts", "score_windows", "message_count !="):
+        assert f"FROM {looked_for}" not in inside
+    assert "FROM messages" in inside
+    assert len(asked) - began <= 11
+    assert await world.counted_from_nothing() == await world.tallies()
+
+
 @pytest.mark.both_databases
 async def test_each_rating_is_counted_once_by_two_keepers(world: Rated) -> None:
     conversations = [

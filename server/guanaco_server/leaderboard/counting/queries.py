@@ -29,13 +29,18 @@ UNSYNCED = {"synchronize_session": False}
 async def lock_counting(session: AsyncSession) -> int:
     """Return the number of a new batch. Everybody else who calls this waits until the transaction ends."""
     row = CountingLockRow
-    raise_version = update(row).values(version=row.version + 1)
-    returning = raise_version.returning(row.version, row.definitions_at)
-    number, definitions_at = (await session.execute(returning.execution_options(**UNSYNCED))).one()
-    if definitions_at < number - 1:
+    number = row.version + 1
+    is_ours = row.definitions_at == row.version  # the batch before
+    raised = update(row).values(
+        version=number, definitions_at=case((is_ours, number), else_=row.definitions_at)
+    )
+    returning = raised.returning(row.version, row.definitions_at)
+    version, definitions_at = (await session.execute(returning.execution_options(**UNSYNCED))).one()
+    if definitions_at != version:
         await _mark_outdated(session, definitions_at)
-    await session.execute(update(row).values(definitions_at=number).execution_options(**UNSYNCED))
-    return number
+        noted = update(row).values(definitions_at=version)
+        await session.execute(noted.execution_options(**UNSYNCED))
+    return version
 
 
 async def _mark_outdated(session: AsyncSession, version: int) -> None:
