@@ -43,7 +43,7 @@ from guanaco_server.deployments.model_servers.vllm_protocol import request_body
 from guanaco_server.openai.schemas import ChatCompletionRequest, CompletionRequest
 from guanaco_server.runtime.clock import FixedClock
 from guanaco_server.web.assets import Assets
-from guanaco_server.web.pages import submitting
+from guanaco_server.web.pages.developer import submitting
 from guanaco_server.web.rendering import Pages
 from starlette.requests import Request
 from types import SimpleNamespace

@@ -50,8 +50,8 @@ REQUESTED = {  # words of a request or of this process, not of a row
     "guanaco/calls/accounts.py": {"Role(role)"},
     "server/guanaco_server/artifacts/checking/child.py": {"SubmissionKind(asked['kind'])"},
     "server/guanaco_server/duels/service.py": {"DuelOutcome(request.outcome)"},
-    "server/guanaco_server/web/pages/submission_log.py": {"Level(level)"},
-    "server/guanaco_server/web/pages/submissions.py": {"Status(name)"},
+    "server/guanaco_server/web/pages/developer/submission_log.py": {"Level(level)"},
+    "server/guanaco_server/web/pages/developer/submissions.py": {"Status(name)"},
 }
 SHORT_TEXTS = {  # columns of few characters that hold no word of an enum
     "battles.a_finish_reason",  # vLLM's word, shown as it is

@@ -6,24 +6,22 @@ from fastapi import FastAPI
 
 from guanaco_server.http.routes import Routes, add_routes
 from guanaco_server.web.page_route import install_error_pages, page_route
-from guanaco_server.web.pages import (
-    admin,
-    chat,
-    competitions,
-    costs,
-    experiments,
+from guanaco_server.web.pages import chat, leaderboard, reference, session, static
+from guanaco_server.web.pages.developer import (
     feedback,
-    keys,
-    leaderboard,
     lifecycle,
     quotas,
-    reference,
-    reliability,
-    session,
-    static,
     submission_log,
     submissions,
     submitting,
+)
+from guanaco_server.web.pages.operator import (
+    admin,
+    competitions,
+    costs,
+    experiments,
+    keys,
+    reliability,
     votes,
 )
 from guanaco_server.web.room import WebRoom

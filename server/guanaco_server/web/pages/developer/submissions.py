@@ -20,8 +20,8 @@ from guanaco_server.submissions.service import SubmissionFilter
 from guanaco_server.web import share_card
 from guanaco_server.web.access.guards import Member
 from guanaco_server.web.access.viewer import Viewer
+from guanaco_server.web.pages.developer.submission_log import log_view
 from guanaco_server.web.pages.leaderboard import CompetitionId, PageNumber, SearchText
-from guanaco_server.web.pages.submission_log import log_view
 from guanaco_server.web.rendering import SECURITY_HEADERS, see_other
 from guanaco_server.web.room import WebRoom
 from guanaco_server.web.share_card import ShareCard

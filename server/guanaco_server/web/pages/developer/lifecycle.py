@@ -20,7 +20,7 @@ from guanaco.submissions import RedeployRequest, Submission
 from guanaco_server.http.routes import Routes
 from guanaco_server.web.access.guards import Member
 from guanaco_server.web.field_problems import field_problems
-from guanaco_server.web.pages.submitting import hub_token_of
+from guanaco_server.web.pages.developer.submitting import hub_token_of
 from guanaco_server.web.rendering import see_other
 from guanaco_server.web.room import WebRoom
 from guanaco_server.web.views.lifecycle import SubmissionAction, find_action
