@@ -10,7 +10,8 @@ import os
 import random
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from statistics import pstdev
 
@@ -29,22 +30,26 @@ from guanaco_server.statistics.duel_decisions import DuelCount
 from guanaco_server.statistics.duel_strengths import (
     NO_DUEL,
     PairCounts,
-    leader_of,
     results_of,
     strengths_of,
 )
 from guanaco_server.statistics.strength_prior import (
+    Gaps,
     StrengthPrior,
-    chance_within_by_duels,
     dependence_of,
     fit_strength_prior,
+    gaps_of,
 )
 
 CLAIMED = 0.95
+DRAWN_TO = 0.01  # six standard errors of all draws
+FEW_DRAWS, FEW_DRAWN_TO = 2_000, 0.03
+KNOWN = ", taken as known"
+SURE = "too sure a prior"
 PRIORS = {  # log odds; the strengths of these worlds have a deviation of about 0.45
     "the right prior": StrengthPrior(0.45),
     "a wide prior": StrengthPrior(1.0),
-    "too sure a prior": StrengthPrior(0.2),
+    SURE: StrengthPrior(0.2),
 }
 FITTED = "fitted to 40 submissions of past seasons"
 PAST_SEASONS, PAST_DUELS = 2, 2_000
@@ -64,6 +69,10 @@ class Claim:
     is_wrong: bool
 
 
+class _AllClaimed(Exception):
+    """Ends a season in which every claim has been made."""
+
+
 class _WatchedCounter(PlainDuelCounter):
     """Notes at each look which claims can be made."""
 
@@ -71,37 +80,52 @@ class _WatchedCounter(PlainDuelCounter):
         super().__init__()
         self._within, self._priors = within, priors
         self._duels = 0
-        self._votes: list[tuple[int, int, int, float]] = []
+        self._users, self._first, self._second = (np.zeros(MOST_DUELS, np.int64) for _ in range(3))
+        self._worths = np.zeros(MOST_DUELS)
         self.claims: dict[str, tuple[int, str]] = {}
 
     def add(self, user: int, first: str, second: str, worth: float) -> None:
         super().add(user, first, second, worth)
+        at = self._duels
+        self._users[at], self._worths[at] = user, worth
+        self._first[at], self._second[at] = int(first[-2:]), int(second[-2:])
         self._duels += 1
-        self._votes.append((user, int(first[-2:]), int(second[-2:]), worth))
 
     def by_pair(self) -> PairCounts:
         counts = super().by_pair()
         names = sorted({name for pair in counts for name in pair})
-        leader = leader_of(names, counts)
-        if leader is not None and len(names) == SUBMISSIONS:
-            others = [name for name in names if name != leader]
-            dependence = self._dependence(names, counts, leader)
-            for prior, spread in self._priors.items():
-                if prior not in self.claims:
-                    found = chance_within_by_duels(
-                        leader, others, counts, self._within, spread, dependence
-                    )
-                    if found >= CLAIMED:
-                        self.claims[prior] = (self._duels, leader)
+        if len(names) == SUBMISSIONS:
+            self._look(names, counts)
+            if len(self.claims) == len(self._priors):
+                raise _AllClaimed
         return counts
 
-    def _dependence(self, names: list[str], counts: PairCounts, leader: str) -> float:
+    def _look(self, names: list[str], counts: PairCounts) -> None:
         strengths = strengths_of(results_of(names, counts))
-        known = np.asarray([strengths[name] for name in names])
-        columns = np.asarray(self._votes)
-        users, first, second = (columns[:, place].astype(np.int64) for place in range(3))
+        leader = max(names, key=lambda name: (strengths[name], name))
+        others = [name for name in names if name != leader]
+        dependence = self._dependence([strengths[name] for name in names], leader)
+        for prior, spread in self._priors.items():
+            if prior in self.claims:
+                continue
+            if self._is_claimed(gaps_of(leader, others, counts, spread, dependence)):
+                self.claims[prior] = (self._duels, leader)
+
+    def _is_claimed(self, gaps: Gaps) -> bool:
+        """Tell whether the chance is enough. Most looks are told by a single pair, or by few draws: by six standard errors at least."""
+        return (
+            gaps.most_within(self._within) >= CLAIMED - DRAWN_TO
+            and gaps.chance_within(self._within, FEW_DRAWS) >= CLAIMED - FEW_DRAWN_TO
+            and gaps.chance_within(self._within) >= CLAIMED
+        )
+
+    def _dependence(self, strengths: list[float], leader: str) -> float:
+        known, held = np.asarray(strengths), slice(self._duels)
+        first, second = self._first[held], self._second[held]
         expected = 0.5 + (known[first] - known[second]) / 2
-        return dependence_of(users, first, second, columns[:, 3], expected, int(leader[-2:]))
+        return dependence_of(
+            self._users[held], first, second, self._worths[held], expected, int(leader[-2:])
+        )
 
 
 def seasons(seed: int, count: int, within: float, world: World) -> list[dict[str, Claim]]:
@@ -112,8 +136,9 @@ def seasons(seed: int, count: int, within: float, world: World) -> list[dict[str
 
 
 def season(seed: int, within: float, world: World) -> dict[str, Claim]:
-    """Follow one season until the always-valid claim, which comes last but in rare cases."""
+    """Follow one season until every claim is made, or until the always-valid one, which comes last but in rare cases."""
     priors = PRIORS | {FITTED: _fitted(seed // SEASONS_A_PAST, world)}
+    priors |= {SURE + KNOWN: replace(PRIORS[SURE], doubt=0.0)}
     book = _WatchedCounter(within, priors)
     drawn: list[float] = []
 
@@ -122,8 +147,9 @@ def season(seed: int, within: float, world: World) -> dict[str, Claim]:
         return drawn
 
     plan = DuelPlan(SUBMISSIONS, within, FLOOR, NEW_UNTIL, MOST_DUELS, world.users, likes)
-    ended = duel_season(plan, seed, lambda: book)
-    found = {"always valid": Claim(ended.after, ended.is_wrong)}
+    with suppress(_AllClaimed):
+        duel_season(plan, seed, lambda: book)
+    found = {}
     for name in priors:
         after, leader = book.claims.get(name, (None, None))
         is_wrong = False

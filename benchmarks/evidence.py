@@ -15,7 +15,8 @@ asked      a random fifth is asked for a rating, with signals of all as control 
 decide     ratios from Beta(12, 8), a look every 100 ratings: after how many ratings is the leader known to be within 5 points of the best, and is it?
            By `decide` with the always-valid test and with Bayes' rule under priors that are given or fitted to past seasons, for users who rate once or
            five times, and by the other policies.
-claim      the same duels until Bayes' rule says so with 95 %, under the right prior, one fitted to past seasons and two wrong ones.
+claim      the duels of settle until Bayes' rule says so with 95 %, under the right prior, one fitted to past seasons and two wrong ones, each of which the season's
+           own duels correct, and each taken as known.
 settle     the same by duels: the pairs that `decide` chooses and the test of their duels, for users who differ more or less, a look every 50 duels.
 Prints a table, then one line of JSON.
 """
@@ -52,7 +53,7 @@ from guanaco_server.statistics.confidence_sequences import (
     proportion_sequence,
     shared_alpha,
 )
-from guanaco_server.statistics.intervals import Z_95
+from guanaco_server.statistics.intervals import Z_95, wilson_interval
 
 Floats: TypeAlias = NDArray[np.float64]
 Counts: TypeAlias = NDArray[np.int64]
@@ -255,6 +256,8 @@ def _summary(
         "three quarters": float(np.quantile(ratings, 0.75)),
         "decided": float(np.mean([one is not None for one in after])),
         "wrong": float(np.mean(wrong)),
+        "wrong, from": wilson_interval(sum(wrong), len(wrong))[0],
+        "wrong, to": wilson_interval(sum(wrong), len(wrong))[1],
     }
 
 
@@ -311,11 +314,12 @@ def show(figures: dict[str, Any]) -> None:
         if kind not in figures:
             continue
         title = f"{kind}: within 5 points"
-        print(f"{title:<80}{'votes':>8}{'middle half':>18}{'decided':>9}{'wrong':>7}")
+        print(f"{title:<90}{'votes':>8}{'middle half':>18}{'decided':>9}{'wrong':>7}  95 %")
         for name, one in figures[kind].items():
             half = f"{one['quarter']:,.0f} to {one['three quarters']:,.0f}"
+            wrong = f"{one['wrong']:>7.1%}  {one['wrong, from']:.1%} to {one['wrong, to']:.1%}"
             print(
-                f"{name:<80}{one['median ratings']:>8,.0f}{half:>18}{one['decided']:>9.1%}{one['wrong']:>7.1%}"
+                f"{name:<90}{one['median ratings']:>8,.0f}{half:>18}{one['decided']:>9.1%}{wrong}"
             )
 
 

@@ -268,7 +268,7 @@ class LeaderboardVerdict(BaseModel):
     prior_down: float = 1.0
     prior_spread: float | None = Field(
         default=None,
-        description="By duels, the prior of strengths is normal, with this deviation in log odds. Null by thumbs.",
+        description="By duels, the prior of strengths is normal, with about this deviation in log odds, which the duels correct. Null by thumbs.",
     )
     prior_submissions: int = Field(
         default=0,

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from guanaco_server.statistics.duel_decisions import DuelCount
-from guanaco_server.statistics.duel_strengths import PairCounts
+from guanaco_server.statistics.duel_strengths import PairCounts, results_of, strengths_of
 from guanaco_server.statistics.strength_prior import (
     WIDE,
     StrengthPrior,
     chance_within_by_duels,
     dependence_of,
     fit_strength_prior,
+    gaps_of,
 )
 
 MARGIN = 0.05
@@ -23,7 +24,26 @@ ALLOWED = math.log((0.5 + MARGIN) / (0.5 - MARGIN))
 
 
 def chance(counts: PairCounts, *others: str, spread: float = 0.5) -> float:
-    return chance_within_by_duels("a", others or ("b",), counts, MARGIN, StrengthPrior(spread))
+    known = StrengthPrior(spread, doubt=0)
+    return chance_within_by_duels("a", others or ("b",), counts, MARGIN, known)
+
+
+def season(rng: random.Random, submissions: int, spread: float, duels: int) -> PairCounts:
+    """So many duels of each pair of submissions."""
+    strengths = {f"s{n:02}": rng.gauss(0, spread) for n in range(submissions)}
+    counts = {}
+    for one in strengths:
+        for other in strengths:
+            if one < other:
+                preferred = 1 / (1 + math.exp(strengths[other] - strengths[one]))
+                won = sum(rng.random() < preferred for _ in range(duels))
+                counts[one, other] = DuelCount(won, 0, duels - won)
+    return counts
+
+
+def by_strength(counts: PairCounts) -> list[str]:
+    strengths = strengths_of(results_of(sorted({one for pair in counts for one in pair}), counts))
+    return sorted(strengths, key=strengths.__getitem__, reverse=True)
 
 
 def test_two_submissions_agree_with_a_sum_over_a_grid() -> None:
@@ -69,17 +89,7 @@ def test_many_duels_decide_whatever_the_prior() -> None:
 @pytest.mark.parametrize("spread", [0.2, 0.6])
 def test_prior_is_fitted_to_past_seasons(spread: float) -> None:
     rng = random.Random(3)
-    past = []
-    for _ in range(6):
-        strengths = {f"s{n}": rng.gauss(0, spread) for n in range(15)}
-        counts = {}
-        for one in strengths:
-            for other in strengths:
-                if one < other:
-                    preferred = 1 / (1 + math.exp(strengths[other] - strengths[one]))
-                    won = sum(rng.random() < preferred for _ in range(30))
-                    counts[one, other] = DuelCount(won, 0, 30 - won)
-        past.append(counts)
+    past = [season(rng, 15, spread, duels=30) for _ in range(6)]
     found = fit_strength_prior(past)
     assert found.submissions == 90
     assert found.spread == pytest.approx(spread, rel=0.25)
@@ -95,7 +105,7 @@ def test_users_with_tastes_make_their_duels_tell_less() -> None:
         found = dependence_of(users, first, second, worths, np.full(1_500, 0.5), 0)
         assert low <= found <= high
     fewer = chance_within_by_duels(
-        "a", ("b",), {("a", "b"): DuelCount(60, 0, 40)}, MARGIN, StrengthPrior(0.5), 4.0
+        "a", ("b",), {("a", "b"): DuelCount(60, 0, 40)}, MARGIN, StrengthPrior(0.5, doubt=0), 4.0
     )
     assert fewer < chance({("a", "b"): DuelCount(60, 0, 40)})
 
@@ -103,3 +113,23 @@ def test_users_with_tastes_make_their_duels_tell_less() -> None:
 def test_too_few_past_duels_leave_a_wide_prior() -> None:
     few = {(f"s{n}", "z"): DuelCount(5, 5, 5) for n in range(30)}
     assert fit_strength_prior([few, {}]) == StrengthPrior(WIDE, 0)
+
+
+def test_duels_of_the_season_correct_a_wrong_spread() -> None:
+    counts = season(random.Random(8), 20, 0.6, duels=10)
+    leader, *others = by_strength(counts)
+
+    def chance_with(prior: StrengthPrior) -> float:
+        return chance_within_by_duels(leader, others, counts, MARGIN, prior)
+
+    right = chance_with(StrengthPrior(0.6, doubt=0))
+    for spread in (0.2, 2.0):
+        taken_as_known = chance_with(StrengthPrior(spread, doubt=0))
+        assert abs(chance_with(StrengthPrior(spread)) - right) < abs(taken_as_known - right) / 2
+
+
+def test_no_single_chance_is_less_than_that_of_all() -> None:
+    counts = season(random.Random(8), 20, 0.4, duels=4)
+    leader, *others = by_strength(counts)
+    gaps = gaps_of(leader, others, counts, StrengthPrior(0.4))
+    assert gaps.chance_within(MARGIN) < gaps.most_within(MARGIN) < 1

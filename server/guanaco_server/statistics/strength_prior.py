@@ -8,7 +8,8 @@ mode (Laplace), and
     P(leader within the margin of the best) = P(θ_other - θ_leader <= log((1/2 + margin) / (1/2 - margin)) for each other one)
 
 as the share of draws from it, always the same ones. The deviation of the prior is the one under which the duels of past seasons are most
-likely. Unlike the evidence of duel_decisions.py this claim depends on the prior.
+likely. A season's own may be another one, so its logarithm is normal around that of the past ones, and the posterior is the mixture over deviations, each weighed by how
+likely it makes the season's duels. Unlike the evidence of duel_decisions.py this claim depends on the prior, the less the more duels there are.
 
 Duels of one user depend on each other where users have tastes. By how much is measured: the squares of the users' scores (what their duels were worth less what was
 expected, summed by submission), as many times as great as the squares of single duels' scores (a design effect; L. Kish, *Survey Sampling*, 1965). So many times less do duels count.
@@ -17,7 +18,7 @@ expected, summed by submission), as many times as great as the squares of single
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -40,14 +41,84 @@ DRAWS = 20_000
 STEPS = 30
 TOLERANCE = 1e-8
 NEGLIGIBLE = 1e-7  # chance to be beyond the margin, below which one is not drawn
+NEGLIGIBLE_SPREAD = 1e-4  # probability of a spread, below which it is left out
+FEWEST_DRAWS = 200  # for a spread that is hardly likely
+DOUBT = 0.5  # a season's spread is between 2.7 times less and 2.7 times more than that of past ones in 95 % of cases
+DEVIATES = tuple(0.75 * k for k in range(-4, 5))
+NUMBERS_AT_ONCE = 200_000  # in an array of curvatures
 
 
 @dataclass(frozen=True)
 class StrengthPrior:
-    """``spread`` is a standard deviation in log odds; ``submissions`` of past seasons say so, 0 where it is wide for want of any."""
+    """``spread`` is a standard deviation in log odds; ``submissions`` of past seasons say so, 0 where it is wide for want of any.
+
+    ``doubt`` is the standard deviation of the logarithm of this season's spread around it; 0 if it is taken as known.
+    """
 
     spread: float = WIDE
     submissions: int = 0
+    doubt: float = DOUBT
+
+    def spreads(self) -> list[tuple[float, float]]:
+        """Return spreads that this season may have, with how many deviations each is from the expected one."""
+        if not self.doubt:
+            return [(0.0, self.spread)]
+        return [(deviate, self.spread * math.exp(self.doubt * deviate)) for deviate in DEVIATES]
+
+
+@dataclass(frozen=True)
+class _NormalGaps:
+    """By how much others are stronger, for one spread of strengths, whose probability is ``weight``."""
+
+    weight: float
+    means: Floats
+    covariance: Floats
+
+    def beyond(self, allowed: float) -> Floats:
+        """Return for each other one the chance to be beyond what is allowed."""
+        import numpy as np
+
+        deviations = np.sqrt(np.diag(self.covariance))
+        ratios = (allowed - self.means) / deviations / math.sqrt(2)
+        return np.asarray([math.erfc(ratio) / 2 for ratio in ratios.tolist()])
+
+    def chance_within(self, allowed: float, draws: slice) -> float:
+        """Return the chance that none is beyond what is allowed, from some of the draws."""
+        import numpy as np
+
+        near = np.flatnonzero(self.beyond(allowed) > NEGLIGIBLE)
+        if not len(near):
+            return 1.0
+        across = self.covariance[np.ix_(near, near)] + 1e-12 * np.eye(len(near))
+        drawn = _draws(len(near))[draws] @ np.linalg.cholesky(across).T + self.means[near]
+        return float((drawn <= allowed).all(axis=1).mean())
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """By how much others are stronger than a leader, in log odds: normal distributions, one for each spread of strengths that is likely."""
+
+    parts: tuple[_NormalGaps, ...]
+
+    def chance_within(self, margin: float, draws: int = DRAWS) -> float:
+        """Return the probability that none is more than the margin better. The likelier a spread, the more draws it has."""
+        allowed = _log_odds(margin)
+        found, total, end = 0.0, 0.0, 0
+        for part in self.parts:
+            count = max(round(part.weight * draws), FEWEST_DRAWS)
+            begin = min(end, DRAWS - count)
+            end = begin + count
+            found += part.weight * part.chance_within(allowed, slice(begin, end))
+            total += part.weight
+        return found / total
+
+    def most_within(self, margin: float) -> float:
+        """Return the least of the probabilities that a single one is not more than the margin better; that of all is no greater."""
+        import numpy as np
+
+        allowed = _log_odds(margin)
+        beyond = np.sum([part.weight * part.beyond(allowed) for part in self.parts], axis=0)
+        return 1.0 - float(beyond.max(initial=0.0)) / sum(part.weight for part in self.parts)
 
 
 @dataclass(frozen=True)
@@ -63,24 +134,28 @@ class _Duels:
 
 
 @dataclass(frozen=True)
-class _Posterior:
-    mode: Floats
-    covariance: Floats
-    log_evidence: float
+class _Posteriors:
+    """The posteriors of the strengths, one for each spread of the prior."""
+
+    modes: Floats
+    covariances: Floats
+    log_evidence: Floats
 
 
 def fit_strength_prior(past: Sequence[PairCounts]) -> StrengthPrior:
     """Fit the prior to the duels of past seasons; wide where they are too few."""
+    import numpy as np
+
     seasons = [found for found in map(_of_known, past) if found]
     submissions = sum(len(_names(season)) for season in seasons)
     if submissions < FEWEST_SUBMISSIONS:
         return StrengthPrior()
     columns = [_columns(sorted(_names(season)), season) for season in seasons]
-    _, spread = max(
-        (sum(_posterior(season, spread).log_evidence for season in columns), spread)
-        for spread in SPREADS
-    )
-    return StrengthPrior(spread, submissions)
+    heights = np.zeros(len(SPREADS))
+    for season in columns:
+        parts = _posteriors(season, SPREADS)
+        heights += np.concatenate([part.log_evidence for part in parts])
+    return StrengthPrior(SPREADS[int(heights.argmax())], submissions)
 
 
 def chance_within_by_duels(
@@ -101,27 +176,39 @@ def chance_within_by_duels(
         prior: The prior.
         dependence: How many times less the duels tell than independent ones (``dependence_of``).
     """
+    return gaps_of(leader, others, counts, prior, dependence).chance_within(margin)
+
+
+def gaps_of(
+    leader: str,
+    others: Collection[str],
+    counts: PairCounts,
+    prior: StrengthPrior,
+    dependence: float = 1.0,
+) -> Gaps:
+    """Return by how much the others are stronger than the leader, as it is known after these duels."""
     import numpy as np
 
     names = sorted(_names(counts) | {leader, *others})
     duels = _columns(names, counts)
-    found = _posterior(replace(duels, decided=duels.decided * dependence), prior.spread)
+    duels = replace(duels, decided=duels.decided * dependence)
     places = {name: place for place, name in enumerate(names)}
     mine = places[leader]
     theirs = np.asarray([places[name] for name in sorted(others)], dtype=np.int64)
-    covariance = found.covariance
-    gap = found.mode[theirs] - found.mode[mine]
-    across = covariance[np.ix_(theirs, theirs)] + covariance[mine, mine]
-    across -= covariance[theirs, mine][:, None] + covariance[theirs, mine][None, :]
-    allowed = math.log((0.5 + margin) / (0.5 - margin))
-    deviations = np.sqrt(np.diag(across))
-    far = np.asarray([math.erfc(z / math.sqrt(2)) / 2 for z in (allowed - gap) / deviations])
-    near = np.flatnonzero(far > NEGLIGIBLE)
-    if not len(near):
-        return 1.0
-    factor = np.linalg.cholesky(across[np.ix_(near, near)] + 1e-12 * np.eye(len(near)))
-    drawn = _draws(len(near)) @ factor.T + gap[near]
-    return float((drawn <= allowed).all(axis=1).mean())
+    found = list(_posteriors(duels, [spread for _, spread in prior.spreads()]))
+    modes = np.concatenate([part.modes for part in found])
+    covariances = [one for part in found for one in part.covariances]
+    logs = np.concatenate([part.log_evidence for part in found])
+    logs -= np.square([deviate for deviate, _ in prior.spreads()]) / 2
+    weights = np.exp(logs - logs.max())
+    weights /= weights.sum()
+    gaps = []
+    for place in np.flatnonzero(weights >= NEGLIGIBLE_SPREAD).tolist():
+        mode, covariance = modes[place], covariances[place]
+        across = covariance[np.ix_(theirs, theirs)] + covariance[mine, mine]
+        across -= covariance[theirs, mine][:, None] + covariance[theirs, mine][None, :]
+        gaps.append(_NormalGaps(float(weights[place]), mode[theirs] - mode[mine], across))
+    return Gaps(tuple(gaps))
 
 
 def dependence_of(
@@ -187,45 +274,62 @@ def _columns(names: Sequence[str], counts: PairCounts) -> _Duels:
     )
 
 
-def _posterior(duels: _Duels, spread: float) -> _Posterior:
-    """Find the mode by Newton's method, and the logarithm of the duels' likelihood under the prior, but for a constant."""
+def _posteriors(duels: _Duels, spreads: Sequence[float]) -> Iterator[_Posteriors]:
+    """Yield the posteriors of all spreads, as many at once as fit into little memory."""
     import numpy as np
 
-    strengths = np.zeros(duels.size)
-    precision = 1 / spread**2
+    at_once = max(1, NUMBERS_AT_ONCE // duels.size**2)
+    mode = np.zeros(duels.size)
+    for begin in range(0, len(spreads), at_once):
+        part = _modes(duels, np.asarray(spreads[begin : begin + at_once]), mode)
+        mode = part.modes[-1]
+        yield part
+
+
+def _modes(duels: _Duels, spreads: Floats, begin: Floats) -> _Posteriors:
+    """Find the modes by Newton's method, beginning at strengths that are near, and the logarithms of the duels' likelihood under each prior, but for a constant."""
+    import numpy as np
+
+    strengths = np.tile(begin, (len(spreads), 1))
+    precisions = (1 / spreads**2)[:, None]
     for _ in range(STEPS):
-        gradient, curvature, _ = _derivatives(duels, strengths, precision)
-        step = np.linalg.solve(curvature, gradient)
-        strengths = strengths + step * min(1.0, 4.0 / max(float(np.abs(step).max()), 1e-300))
-        if np.abs(step).max() < TOLERANCE:
+        gradients, curvatures = _derivatives(duels, strengths, precisions)
+        steps = np.linalg.solve(curvatures, gradients[:, :, None])[:, :, 0]
+        longest = np.abs(steps).max(axis=1, keepdims=True)
+        strengths = strengths + steps * np.minimum(1.0, 4.0 / np.maximum(longest, 1e-300))
+        if longest.max() < TOLERANCE:
             break
-    _, curvature, height = _derivatives(duels, strengths, precision)
-    _, log_determinant = np.linalg.slogdet(curvature)
-    evidence = height - duels.size * math.log(spread) - log_determinant / 2
-    covariance = np.asarray(np.linalg.inv(curvature), dtype=np.float64)
-    return _Posterior(strengths, covariance, float(evidence))
+    _, curvatures = _derivatives(duels, strengths, precisions)
+    logits = strengths[:, duels.first] - strengths[:, duels.second]
+    logs = duels.won * logits - duels.held * np.logaddexp(0, logits)
+    heights = logs.sum(axis=1) / duels.decided
+    heights -= (precisions * strengths**2).sum(axis=1) / 2
+    _, log_determinants = np.linalg.slogdet(curvatures)
+    evidence = heights - duels.size * np.log(spreads) - log_determinants / 2
+    covariances = np.asarray(np.linalg.inv(curvatures), dtype=np.float64)
+    return _Posteriors(strengths, covariances, np.asarray(evidence, dtype=np.float64))
 
 
-def _derivatives(
-    duels: _Duels, strengths: Floats, precision: float
-) -> tuple[Floats, Floats, float]:
-    """Return the gradient of the log posterior, minus its second derivative, and its value."""
+def _derivatives(duels: _Duels, strengths: Floats, precisions: Floats) -> tuple[Floats, Floats]:
+    """Return the gradients of the log posteriors, and minus their second derivatives; a row for each prior."""
     import numpy as np
 
-    logits = strengths[duels.first] - strengths[duels.second]
-    chances = 1 / (1 + np.exp(-logits))
-    surprise = (duels.won - duels.held * chances) / duels.decided
-    weight = duels.held * chances * (1 - chances) / duels.decided
-    gradient = -precision * strengths
-    np.add.at(gradient, duels.first, surprise)
-    np.add.at(gradient, duels.second, -surprise)
-    between = np.zeros((duels.size, duels.size))
-    np.add.at(between, (duels.first, duels.second), weight)
-    between += between.T
-    curvature = np.diag(between.sum(axis=1) + precision) - between
-    logs = duels.won * logits - duels.held * np.logaddexp(0, logits)
-    height = logs.sum() / duels.decided - precision * float(strengths @ strengths) / 2
-    return gradient, curvature, float(height)
+    shape = (len(strengths), duels.size, duels.size)
+    chances = 1 / (1 + np.exp(strengths[:, duels.second] - strengths[:, duels.first]))
+    surprise, between = np.zeros(shape), np.zeros(shape)
+    surprise[:, duels.first, duels.second] = (duels.won - duels.held * chances) / duels.decided
+    between[:, duels.first, duels.second] = duels.held * chances * (1 - chances) / duels.decided
+    between = between + between.transpose(0, 2, 1)
+    gradients = surprise.sum(axis=2) - surprise.sum(axis=1) - precisions * strengths
+    places = np.arange(duels.size)
+    curvatures = -between
+    curvatures[:, places, places] += between.sum(axis=2) + precisions
+    return gradients, curvatures
+
+
+def _log_odds(margin: float) -> float:
+    """Return the difference of two strengths of which the weaker one is preferred with a chance of a half less the margin."""
+    return math.log((0.5 + margin) / (0.5 - margin))
 
 
 @lru_cache(maxsize=64)
