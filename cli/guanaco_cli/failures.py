@@ -61,11 +61,19 @@ def _is_validation_error(error: Exception) -> bool:
 def _with_options(
     error: GuanacoError, app: typer.Typer, arguments: Sequence[str]
 ) -> tuple[str, str | None]:
-    """Return detail and hint, with options and arguments in the place of a request's fields: ``--tag`` for ``tag.0``."""
+    """Return detail and hint, with options and arguments in the place of a request's fields: ``--tag`` for ``tag.0``.
+
+    A file whose name was typed keeps it.
+    """
     if not isinstance(error, InvalidInput):
         return error.detail, error.hint
     names = _spellings(app, arguments)
-    detail = PLACES.sub(lambda found: _spelled(found[0], names) or found[0], error.detail)
+
+    def named(place: re.Match[str]) -> str:
+        is_file = "." in place[0] and place[0] in arguments
+        return place[0] if is_file else _spelled(place[0], names) or place[0]
+
+    detail = PLACES.sub(named, error.detail)
     return _name_options(detail, names), error.hint and _name_options(error.hint, names)
 
 

@@ -71,6 +71,15 @@ def test_a_file_that_repeats_a_key_is_refused(tmp_path: Path, capsys: Any) -> No
     assert f"{book}: line 2 repeats the key 'entries'." in capsys.readouterr().err
 
 
+def test_a_file_beside_is_called_by_its_own_name(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("card.json").write_text('{"name": "Nia", "name": "Ada"}')
+    assert run(["characters", "push", "card.json"]) == 2
+    assert "error: card.json: line 1 repeats the key 'name'." in capsys.readouterr().err
+
+
 def test_what_strangers_wrote_is_printed_harmlessly(server: Any, capsys: Any) -> None:
     card = json.dumps({"name": HOSTILE}, ensure_ascii=False).encode()
     server(
