@@ -12,6 +12,8 @@ from benchmarks.swap.figures import talk
 from guanaco_server.artifacts.stores.local import LocalStore
 from guanaco_server.demo.hub_server import LocalHub
 from guanaco_server.deployments.model_servers.model_server import GeneratedToken, HoldsAnotherModel
+from guanaco_server.deployments.specs import AdapterLimits
+from guanaco_server.submissions.pipeline.adapter_choice import ARCHITECTURES
 from tests.fixtures.named_models import (
     LLAMA,
     LONG_PADDED_LLAMA,
@@ -94,7 +96,11 @@ async def _try(
     each: Servers, name: str, row: Row, keys: list[str], *, is_quick: bool
 ) -> dict[str, Any]:
     """Swap in a server as the product starts it; where that is refused, in one that refuses nothing."""
-    further = ("--quantization", row.quantization) if row.quantization else ()
+    further: tuple[str, ...] = ()
+    if row.quantization:
+        further = ("--quantization", row.quantization)
+    elif row.family.architecture in ARCHITECTURES:  # as the product starts it
+        further = AdapterLimits().arguments
     first, second = keys
     endpoint = await each.start(name, first, *further)
     before, refusal = await each.reply(endpoint, first), None

@@ -28,10 +28,10 @@ class Adapters(World):
     async def _give_up(self, submission_id: str, lines: list[str]) -> None:
         raise AssertionError(f"{submission_id} was given up")
 
-    async def serve(self, submission_id: str) -> Deployment:
+    async def serve(self, submission_id: str, *, takes_adapters: bool = True) -> Deployment:
         """Do as the deploy stage does: wish, start, have the adapter loaded."""
-        key = KEYS.get(submission_id)
-        wanted = Deployment(submission_id, 1, key or BASE, 1_096, base_key=BASE if key else None)
+        key, base = KEYS.get(submission_id, BASE), BASE if takes_adapters else None
+        wanted = Deployment(submission_id, 1, key, 1_096, base_key=base)
         given = await self.deployments.wish(wanted)
         await self.deployments.apply(given)
         endpoint = self.endpoint_of(given)
@@ -72,13 +72,26 @@ async def test_adapters_of_one_base_share_a_server(world: Adapters) -> None:
 
 
 @pytest.mark.parametrize("order", [(WHOLE, FIRST), (FIRST, WHOLE)], ids=str)
-async def test_a_base_is_never_served_beside_adapters(
-    world: Adapters, order: tuple[str, ...]
+async def test_a_base_and_its_adapters_share_a_server(
+    world: Adapters, order: tuple[str, str]
 ) -> None:
-    """vLLM's CPU kernels would add the last adapter to it."""
     for submission_id in order:
-        await world.serve(submission_id)
-    assert world.cluster.starts == [deployment_name(name) for name in order]
+        given = await world.serve(submission_id)
+    await world.reconciler.reconcile()
+    assert world.cluster.starts == [deployment_name(order[0])]
+    names = [world.deployments.model_name(name) for name in (WHOLE, FIRST)]
+    assert names == [f"{order[0]}#{BASE}", f"{ONE}#{BASE}"]
+    assert world.model_server.adapters[world.endpoint_of(given)] == {ONE}
+    await world.withdraw(FIRST)
+    await world.reconciler.reconcile()
+    assert world.model_server.adapters[world.endpoint_of(given)] == set()
+    assert world.deployments.replicas(WHOLE) == (world.endpoint_of(given),)
+
+
+async def test_a_base_whose_server_takes_none_is_served_apart(world: Adapters) -> None:
+    await world.serve(WHOLE, takes_adapters=False)
+    await world.serve(FIRST)
+    assert world.cluster.starts == [deployment_name(name) for name in (WHOLE, FIRST)]
     assert "--enable-lora" not in world.cluster.deployments[deployment_name(WHOLE)].spec.command
 
 

@@ -1,4 +1,4 @@
-"""Real vLLM serves several LoRA adapters of a base at once, and answers as the merged models do."""
+"""Real vLLM serves a base and several LoRA adapters of it at once, and answers as the merged models do."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from guanaco_server.deployments.model_servers.model_server import (
     AdapterRefused,
     GeneratedToken,
     Generation,
+    HoldsAnotherModel,
     ModelServerFault,
     SwapOrder,
 )
@@ -143,6 +144,7 @@ async def test_adapters_on_one_server_answer_as_merged_models_do(
     await cluster.delete("m-merged")
 
     server = await serve(cluster, "m-base", store.uri(BASE), *LIMITS.arguments)
+    alone = await server.reply(f"tiny_v1#{BASE}")
     assert await server.vllm.held_adapters(server.endpoint) == frozenset()
     with pytest.raises(ModelServerFault, match="404"):
         await server.load(store, ONE, token="somebody else's")
@@ -152,9 +154,13 @@ async def test_adapters_on_one_server_answer_as_merged_models_do(
         await server.load(store, key)
     assert await server.vllm.held_adapters(server.endpoint) == {ONE, TWO}
 
-    one, two = await asyncio.gather(*(server.reply(f"{key}#{BASE}") for key in (ONE, TWO)))
-    texts = {"".join(token.text for token in reply) for reply in (one, two)}
-    assert len(texts) == 2, texts
+    models = [f"{name}#{BASE}" for name in (ONE, TWO, "tiny_v1")] * 3
+    one, two, *others = await asyncio.gather(*map(server.reply, models))
+    for model, reply in zip(models, [one, two, *others], strict=True):
+        beside = {models[0]: one, models[1]: two}.get(model, alone)
+        assert difference(reply, beside) < CLOSE, model
+    texts = {"".join(token.text for token in reply) for reply in (one, two, alone)}
+    assert len(texts) == 3, texts
     assert difference(one, wanted) < CLOSE
 
     damaged = tmp_path / "artifacts" / DAMAGED / TENSORS_NAME
@@ -165,14 +171,22 @@ async def test_adapters_on_one_server_answer_as_merged_models_do(
         await server.load(store, WIDE)
     with pytest.raises(AdapterRefused, match="no adapter"):
         await server.load(store, MERGED)
-    with pytest.raises(ModelServerFault, match="adapters"):
-        await server.vllm.swap(server.endpoint, SwapOrder(store.uri(MERGED), TOKEN))
 
     await server.vllm.unload_adapter(server.endpoint, SwapOrder(store.uri(ONE), TOKEN))
     assert await server.vllm.held_adapters(server.endpoint) == {TWO}
     with pytest.raises(ModelServerFault, match="404"):
         await server.reply(f"{ONE}#{BASE}")
     assert difference(await server.reply(f"{TWO}#{BASE}"), two) < CLOSE
+
+    await server.vllm.swap(server.endpoint, SwapOrder(store.uri(MERGED), TOKEN))
+    assert await server.vllm.held_adapters(server.endpoint) == frozenset()
+    assert await server.reply(f"tiny_v1#{MERGED}") == wanted, "to the last digit"
+    with pytest.raises(HoldsAnotherModel):
+        await server.reply(f"{TWO}#{BASE}")
+    with pytest.raises(AdapterRefused, match="another base"):
+        await server.load(store, TWO)
+    await server.vllm.swap(server.endpoint, SwapOrder(store.uri(BASE), TOKEN))
     await server.load(store, ONE)
     assert difference(await server.reply(f"{ONE}#{BASE}"), wanted) < CLOSE
+    assert await server.reply(f"tiny_v1#{BASE}") == alone, "to the last digit"
     await server.vllm.close()

@@ -32,6 +32,7 @@ from tests.fixtures.world import eventually
 
 FIRST, SECOND, THIRD = "acme-tiny_v1", "acme-tiny_v2", "acme-tiny_v3"
 OTHER = "acme-other_v1"
+ADAPTER = "1" * 64
 KEYS = {FIRST: "c" * 64, SECOND: "d" * 64, THIRD: "e" * 64, OTHER: "f" * 64}
 LLAMA = {"architectures": ["LlamaForCausalLM"]}
 
@@ -73,6 +74,24 @@ class Hot(Scaled):
             row.status = Status.INACTIVE
         await self.routing.refresh()
         return endpoint
+
+
+class Adapting(Hot):
+    """A world whose servers take adapters, of which the second submission is one."""
+
+    first_takes_adapters = True
+
+    def deployment(self, submission_id: str) -> Deployment:
+        wanted = super().deployment(submission_id)
+        if submission_id == SECOND:
+            return replace(wanted, artifact_key=ADAPTER, base_key=KEYS[SECOND])
+        return replace(wanted, base_key=wanted.artifact_key if self.first_takes_adapters else None)
+
+
+class PartlyAdapting(Adapting):
+    """The same, except that the first server takes no adapters."""
+
+    first_takes_adapters = False
 
 
 class Hottest(Hot):
@@ -144,6 +163,30 @@ async def test_what_wakes_takes_over_a_hot_server_of_its_shape(
     assert world.cluster.starts == []
     assert world.deployments.replicas(FIRST) == (endpoint,)
     assert world.model_server.artifacts[endpoint] == KEYS[FIRST]
+
+
+async def test_an_adapter_takes_over_a_server_that_takes_adapters(
+    database: Database, tmp_path: Path
+) -> None:
+    world = Adapting(database)
+    endpoint = await one_asleep_one_hot(world, tmp_path)
+    world.model_server.adapters[endpoint] = {"2" * 64}  # on what it held
+    await wake(world, SECOND)
+    assert world.cluster.starts == [], "no process was started"
+    assert world.model_server.artifacts[endpoint] == KEYS[SECOND]
+    assert world.model_server.adapters[endpoint] == {ADAPTER}
+    assert world.deployments.replicas(SECOND) == (endpoint,)
+    assert world.deployments.model_name(SECOND) == f"{ADAPTER}#{KEYS[SECOND]}"
+
+
+async def test_an_adapter_takes_over_no_server_without_adapters(
+    database: Database, tmp_path: Path
+) -> None:
+    world = PartlyAdapting(database)
+    await one_asleep_one_hot(world, tmp_path)
+    await wake(world, SECOND)
+    assert world.cluster.starts == [deployment_name(SECOND)]
+    assert world.model_server.swaps == []
 
 
 async def test_its_own_hot_server_needs_no_swap(database: Database, tmp_path: Path) -> None:

@@ -11,7 +11,11 @@ from guanaco.submissions import Quantization, Submission, SubmissionKind
 from guanaco_server.artifacts.checking.adapters import CheckedAdapter, LoraModule
 from guanaco_server.artifacts.checking.checks import CheckedModel
 from guanaco_server.settings import Settings
-from guanaco_server.submissions.pipeline.adapter_choice import AdapterPolicy, why_merged
+from guanaco_server.submissions.pipeline.adapter_choice import (
+    AdapterPolicy,
+    can_have_adapters,
+    why_merged,
+)
 
 MODULE = LoraModule("model.layers.0.self_attn.q_proj", "a", "b", 2.0, 8)
 MODEL = CheckedModel(
@@ -34,6 +38,31 @@ def test_one_machine_serves_adapters_unmerged_by_default() -> None:
     assert not Settings(engine_command=["another-server"]).serves_adapters
     assert not Settings(cluster="kubernetes").serves_adapters
     assert Settings(cluster="kubernetes", lora_serving="adapter").serves_adapters
+
+
+def test_servers_of_bases_take_adapters_from_the_start_without_gpus() -> None:
+    assert Settings().starts_bases_for_adapters
+    assert not Settings(gpu_types=["H100"]).starts_bases_for_adapters
+    assert not Settings(lora_serving="merged").starts_bases_for_adapters
+    assert not Settings(cluster="kubernetes", lora_serving="adapter").starts_bases_for_adapters
+
+
+@pytest.mark.parametrize(
+    ("changed", "can"),
+    [
+        ({}, True),
+        ({"kind": SubmissionKind.REWARD}, False),
+        ({"quantization": Quantization.FP8}, False),
+        ({"architecture": "MixtralForCausalLM"}, False),
+        ({"base_repo": "acme/base"}, False),
+    ],
+)
+def test_only_whole_chat_models_of_known_architectures_have_adapters(
+    changed: dict[str, Any], can: bool
+) -> None:
+    whole = PLAIN.model_copy(update={"architecture": "LlamaForCausalLM", "base_repo": None})
+    assert can_have_adapters(POLICY, whole.model_copy(update=changed)) is can
+    assert not can_have_adapters(AdapterPolicy(False, 64, can_add=True), whole)
 
 
 def test_a_plain_adapter_is_not_merged() -> None:

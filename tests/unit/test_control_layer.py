@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from guanaco_server.engine.adapters import HeldAdapters
 from guanaco_server.engine.artifacts.source import ArtifactSource, ModelFolder
 from guanaco_server.engine.control import (
     KEEPS_NOTHING,
     KEEPS_WEIGHTS,
+    AdapterOrder,
     ControlLayer,
     Message,
     Receive,
@@ -30,7 +32,7 @@ from guanaco_server.engine.control import (
 from guanaco_server.formats.control import ARTIFACT_HEADER, SLEEP_PATH
 from tests.fixtures.artifacts import random_tensors, write_artifact
 
-FIRST, SECOND = "c" * 64, "d" * 64
+FIRST, SECOND, ADAPTER = "c" * 64, "d" * 64, "e" * 64
 CONFIG = {"config.json": json.dumps({"architectures": ["LlamaForCausalLM"]}).encode()}
 TOKEN = "the server's"
 
@@ -60,6 +62,35 @@ class ScriptedEngine:
             raise RuntimeError("out of memory")
 
 
+class ScriptedAdapters:
+    """vLLM's list of adapters."""
+
+    def __init__(self) -> None:
+        self.held: list[str] = []
+
+    async def load(self, name: str, folder: Path) -> None:
+        self.held.append(name)
+
+    async def unload(self, name: str) -> None:
+        self.held.remove(name)
+
+
+NO_ADAPTERS = ScriptedAdapters()
+
+
+class UncheckedAdapters(HeldAdapters):
+    """Adapters whose bytes are not looked at: that takes torch, which test_adapters_on_vllm.py has."""
+
+    def _copy_verified(self, source: ArtifactSource, folder: Path) -> None:
+        return
+
+
+@contextmanager
+def open_folder(source: ArtifactSource) -> Iterator[ModelFolder]:
+    assert source.folder is not None
+    yield ModelFolder(source.folder)
+
+
 def source(folder: Path, key: str) -> ArtifactSource:
     return ArtifactSource((folder / key).as_uri())
 
@@ -68,11 +99,6 @@ def source(folder: Path, key: str) -> ArtifactSource:
 def served(tmp_path: Path) -> ServedArtifact:
     for key in (FIRST, SECOND):
         write_artifact(tmp_path / key, random_tensors(8), CONFIG, key)
-
-    @contextmanager
-    def open_folder(source: ArtifactSource) -> Iterator[ModelFolder]:
-        assert source.folder is not None
-        yield ModelFolder(source.folder)
 
     first = source(tmp_path, FIRST)
     assert first.folder is not None
@@ -128,11 +154,11 @@ async def test_a_swap_wakes_it_with_any_artifact(
 ) -> None:
     engine = ScriptedEngine()
     await served.sleep(SleepRequest(level, 0), engine)
-    await served.swap(swap_to(tmp_path, key), engine)
+    await served.swap(swap_to(tmp_path, key), engine, NO_ADAPTERS)
     is_kept = (level, key) == (KEEPS_WEIGHTS, FIRST)
     assert engine.done == [f"sleep {level}", "wake", "generate" if is_kept else f"load {key[0]}"]
     assert (served.state, served.key) == (State.SERVING, key)
-    await served.swap(swap_to(tmp_path, FIRST), engine)
+    await served.swap(swap_to(tmp_path, FIRST), engine, NO_ADAPTERS)
     assert engine.done.count("wake") == 1
 
 
@@ -144,8 +170,30 @@ async def test_server_without_weights_is_woken_only_by_a_swap(
     with pytest.raises(SwapRefused, match="a swap wakes it"):
         await served.wake(engine)
     assert served.state is State.SLEEPING
-    await served.swap(swap_to(tmp_path, FIRST), engine)
+    await served.swap(swap_to(tmp_path, FIRST), engine, NO_ADAPTERS)
     assert served.accepts(FIRST)
+
+
+async def test_a_swap_forgets_the_adapters_of_the_model_before(
+    served: ServedArtifact, tmp_path: Path
+) -> None:
+    adapters = ScriptedAdapters()
+    held = served.adapters = UncheckedAdapters(FIRST, 8, open_folder)
+    order = AdapterOrder(source(tmp_path, ADAPTER), is_to_forget=False)
+    await served.change_adapters(order, held, adapters)
+    assert (held.keys, adapters.held) == ([ADAPTER], [ADAPTER])
+    await served.swap(swap_to(tmp_path, SECOND), ScriptedEngine(), adapters)
+    assert (held.keys, adapters.held) == ([], [])
+
+
+async def test_adapters_wait_for_the_artifact_under_them(
+    served: ServedArtifact, tmp_path: Path
+) -> None:
+    held = UncheckedAdapters(FIRST, 8, open_folder)
+    order = AdapterOrder(source(tmp_path, ADAPTER), is_to_forget=False)
+    await served.sleep(SleepRequest(KEEPS_WEIGHTS, 0), ScriptedEngine())
+    with pytest.raises(RepliesInProgress, match="sleeping"):
+        await served.change_adapters(order, held, NO_ADAPTERS)
 
 
 async def test_an_engine_without_sleep_levels_goes_on_serving(served: ServedArtifact) -> None:
@@ -172,7 +220,7 @@ async def test_a_server_swapped_meanwhile_refuses_to_sleep(
     """Another worker has had it swapped while the order was on its way."""
     engine = ScriptedEngine()
     order = SleepRequest(KEEPS_WEIGHTS, 0, FIRST)
-    await served.swap(swap_to(tmp_path, SECOND), engine)
+    await served.swap(swap_to(tmp_path, SECOND), engine, NO_ADAPTERS)
     with pytest.raises(SwapRefused, match="another artifact by now"):
         await served.sleep(order, engine)
     assert served.accepts(SECOND)
@@ -200,7 +248,7 @@ async def test_a_failure_between_sleeping_and_serving_breaks_it(
         await sleep_and_wake(served, engine)
     assert served.state is State.BROKEN
     assert not served.accepts(FIRST)
-    for order in (served.wake(engine), served.swap(swap_to(tmp_path, SECOND), engine)):
+    for order in (served.wake(engine), served.swap(swap_to(tmp_path, SECOND), engine, NO_ADAPTERS)):
         with pytest.raises(SwapRefused, match="broken"):
             await order
 

@@ -24,7 +24,8 @@ _WITHOUT_REPLICAS = frozenset({Phase.WAITING, Phase.SLEEPING, Phase.WAKING})
 class Deployment:
     """A deployment: what should be served. ``submission_id`` is the deployment's key; ``server`` is the engine that it was given, if that is not named so.
 
-    A private one shares its model server with no other. ``base_key`` is the artifact that its server holds, where that serves adapters.
+    A private one shares its model server with no other. ``base_key`` is the artifact that its server holds, where that
+    takes adapters: its own, or the base's of an adapter.
     """
 
     submission_id: str
@@ -67,12 +68,14 @@ class Deployment:
             spare.quantization,
             recipe=spare.recipe,
             queue=spare.queue,
+            base_key=spare.artifact_key if spare.takes_adapters else None,
         )
 
     def as_spare(self, since: datetime, *, is_starting: bool = False) -> SpareServer:
         """Return its server as one without users."""
         return SpareServer(
-            artifact_key=self.artifact_key,
+            artifact_key=self.held_key,
+            takes_adapters=self.base_key is not None,
             max_model_tokens=self.max_model_tokens,
             quantization=self.quantization,
             recipe=self.recipe,

@@ -123,6 +123,12 @@ class DeploymentService(KnownEndpoints):
         manifest = await self._store.find(artifact_key) if artifact_key else None
         return manifest.adapter.base_key if manifest and manifest.adapter else None
 
+    async def has_engine(self, deployment: Deployment) -> bool:
+        """Return whether there is an engine that this deployment would join."""
+        digest = engines.engine_digest(deployment, self._engine)
+        async with self._database.read() as session:
+            return digest is not None and await queries.open_engine(session, digest) is not None
+
     async def base_keys(self) -> set[str]:
         """Read the artifacts of the servers that serve adapters."""
         async with self._database.read() as session:
@@ -216,7 +222,7 @@ class DeploymentService(KnownEndpoints):
     def _spare_of(self, row: DeploymentRow) -> SpareServer | None:
         """Return its server as one without users; None if it is not to stay."""
         is_well = row.phase is Phase.READY and row.endpoints and row.trouble is None
-        is_taken_over = row.base_key is None and not row.is_beside and row.wanted_replicas == 1
+        is_taken_over = not row.is_beside and row.wanted_replicas == 1
         if not (self._kept.has_any and is_well and is_taken_over):
             return None
         return Deployment.of(row).as_spare(self._clock.now())
@@ -252,8 +258,8 @@ class DeploymentService(KnownEndpoints):
 
     async def _note_request(self, session: AsyncSession, deployment: Deployment) -> None:
         """Note that a server of its own was asked for, which one that waits could have been."""
-        is_alike = deployment.base_key is None and deployment.replicas == 1
-        if self._kept.remembered_s and is_alike and not is_beside(deployment.submission_id):
+        is_alike = deployment.replicas == 1 and not is_beside(deployment.submission_id)
+        if self._kept.remembered_s and is_alike:
             now = self._clock.now()
             await requests.note(session, deployment, now, self._remembered_since())
 

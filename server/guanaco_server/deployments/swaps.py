@@ -51,17 +51,15 @@ class SwapShapes:
 
     async def digest(self, row: Deployment) -> str | None:
         """Return the same text for deployments whose servers differ in their weights alone; None where a swap is not supported."""
-        if row.base_key is not None:  # the adapters there belong to what it holds
-            return None
         quantization = ENGINE_QUANTIZATION[row.quantization] if row.quantization else None
-        known = (row.artifact_key, quantization)
+        known = (row.held_key, quantization)
         if known not in self._shapes:
             if len(self._shapes) >= KEPT_SHAPES:
                 self._shapes.clear()
             try:
                 self._shapes[known] = await self._read(*known)
             except StoreUnreachable as error:  # asked again at the next look
-                logger.warning("the shape of %s is not known: %s", row.artifact_key[:16], error)
+                logger.warning("the shape of %s is not known: %s", row.held_key[:16], error)
                 return None
         shape = self._shapes[known]
         if shape is None or row.replicas != 1 or (row.recipe and row.recipe.gpu_count > 1):
@@ -75,6 +73,8 @@ class SwapShapes:
             "command": self._engine.command,
             "args": self._engine.args,
         }
+        if row.base_key is not None:
+            facts["adapters"] = self._engine.adapters.arguments
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     async def _read(self, artifact_key: str, quantization: str | None) -> str | None:

@@ -55,7 +55,7 @@ class DeploymentRow(Table):
 
     ``yields_to`` is the deployment for which it makes room: it takes new conversations only where no other has room.
 
-    ``base_key`` is the artifact that its server holds, where ``artifact_key`` is an adapter's.
+    ``base_key`` is the artifact that its server holds, where that takes adapters: the same as ``artifact_key``, or the base of that.
 
     ``queue`` is the competition's in which its model server waits for a place, None for the platform's own.
 
@@ -148,7 +148,8 @@ class DeploymentRow(Table):
 class SpareServer(BaseModel):
     """The facts of a model server that no deployment uses: what it holds and was started with, and since when it has no users.
 
-    One that ``is_starting`` was started ahead of demand, and has not answered yet.
+    One that ``is_starting`` was started ahead of demand, and has not answered yet. The version before does not know ``takes_adapters``, and
+    takes the server over for models of its shape without any.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -160,6 +161,7 @@ class SpareServer(BaseModel):
     queue: str | None = None
     since: datetime
     is_starting: bool = False
+    takes_adapters: bool = False
 
     @property
     def gpu_count(self) -> int:

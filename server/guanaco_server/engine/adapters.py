@@ -31,6 +31,12 @@ from guanaco_server.formats.manifest import AdapterPart, Manifest
 
 LORA_KEY = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight")
 
+LORA_MODULES = (
+    frozenset(  # to which adapters are added; around others vLLM would reserve memory for nothing
+        {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+    )
+)
+
 logger = logging.getLogger("vllm.guanaco")
 
 
@@ -85,10 +91,20 @@ class HeldAdapters:
     async def unload(self, key: str, engine: AdapterEngine) -> None:
         """Forget an adapter; nothing happens to one that is not here."""
         async with self._lock:
-            if key in self._folders:
-                await engine.unload(key)
-                shutil.rmtree(self._folders.pop(key), ignore_errors=True)
-                logger.info("Forgot the adapter %s", key)
+            await self._forget(key, engine)
+
+    async def move_to(self, base_key: str, engine: AdapterEngine) -> None:
+        """Forget all adapters, and take those of another base from now on."""
+        async with self._lock:
+            for key in self.keys:
+                await self._forget(key, engine)
+            self._base_key = base_key
+
+    async def _forget(self, key: str, engine: AdapterEngine) -> None:
+        if key in self._folders:
+            await engine.unload(key)
+            shutil.rmtree(self._folders.pop(key), ignore_errors=True)
+            logger.info("Forgot the adapter %s", key)
 
     def _copy_verified(self, source: ArtifactSource, folder: Path) -> None:
         from safetensors.torch import save_file
@@ -113,7 +129,13 @@ class HeldAdapters:
             raise AdapterUnusable(f"{source.uri} is no adapter.")
         if part.base_key != self._base_key:
             raise AdapterUnusable(f"{source.uri} is an adapter on another base than what is here.")
-        rank = max(ranks_of(manifest).values(), default=0)
+        ranks = ranks_of(manifest)
+        for name in ranks:
+            if name.rpartition(".")[2] not in LORA_MODULES:
+                raise AdapterUnusable(
+                    f"{source.uri} changes {name[:120]!r}, to which nothing is added."
+                )
+        rank = max(ranks.values(), default=0)
         if rank > self._max_rank:
             raise AdapterUnusable(
                 f"{source.uri} has the rank {rank}, and this server takes {self._max_rank}."

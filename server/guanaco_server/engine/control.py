@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from guanaco_server.engine.adapters import HeldAdapters
+from guanaco_server.engine.adapters import AdapterEngine, HeldAdapters
 from guanaco_server.engine.artifacts.errors import AdapterUnusable, ArtifactError
 from guanaco_server.engine.artifacts.source import ArtifactSource, ModelFolder, read_manifest
 from guanaco_server.formats.control import (
@@ -154,7 +154,7 @@ class AdapterOrder:
 
 
 class ServedArtifact:
-    """The artifact that this server holds, and the requests that are open. One with ``adapters`` is never swapped: they belong to it."""
+    """The artifact that this server holds, with the adapters on it, and the requests that are open."""
 
     def __init__(
         self,
@@ -193,8 +193,10 @@ class ServedArtifact:
     def leave(self) -> None:
         self._open -= 1
 
-    async def swap(self, order: SwapRequest, weights: Weights) -> dict[str, float]:
-        """Hold this artifact afterwards; return the seconds of each part.
+    async def swap(
+        self, order: SwapRequest, weights: Weights, engine: AdapterEngine
+    ) -> dict[str, float]:
+        """Hold this artifact afterwards, and no adapters; return the seconds of each part.
 
         SwapRefused if it still holds the one before; any other error has broken it.
         """
@@ -222,6 +224,8 @@ class ServedArtifact:
             try:
                 if was_asleep:
                     await weights.wake()
+                if self.adapters is not None:
+                    await self.adapters.move_to(order.source.key, engine)
                 parts |= await weights.load(order.source, found)
             except BaseException:
                 self.state = State.BROKEN
@@ -266,6 +270,18 @@ class ServedArtifact:
             await weights.generate()
         self.state, self._sleep_level = State.SERVING, 0
 
+    async def change_adapters(
+        self, order: AdapterOrder, adapters: HeldAdapters, engine: AdapterEngine
+    ) -> None:
+        """Hold an adapter too, or forget one. RepliesInProgress while the artifact under it is not served."""
+        async with self._lock:
+            if self.state is not State.SERVING:
+                raise RepliesInProgress(f"It is {self.state}.")
+            if order.is_to_forget:
+                await adapters.unload(order.source.key, engine)
+            else:
+                await adapters.load(order.source, engine)
+
     @contextmanager
     def _broken_by_errors(self) -> Iterator[None]:
         try:
@@ -275,8 +291,6 @@ class ServedArtifact:
             raise
 
     def _open_matching(self, source: ArtifactSource, held: ExitStack) -> ModelFolder:
-        if self.adapters is not None:
-            raise SwapRefused("It serves adapters, which belong to the artifact that it holds.")
         if self.state not in (State.SERVING, State.SLEEPING):
             raise SwapRefused(f"It is {self.state}.")
         found = held.enter_context(self._open_folder(source))
@@ -319,7 +333,7 @@ class ControlLayer:
         served: ServedArtifact = server.args.guanaco_served
         path = scope["path"]
         if path == SWAP_PATH:
-            await _answer_swap(served, server.engine_client, scope, receive, send)
+            await _answer_swap(served, server, scope, receive, send)
         elif path in (SLEEP_PATH, WAKE_PATH):
             await _answer_sleep(served, server.engine_client, scope, receive, send)
         elif path == ADAPTERS_PATH and served.adapters is not None:
@@ -339,9 +353,9 @@ class ControlLayer:
 
 
 async def _answer_swap(
-    served: ServedArtifact, engine: Any, scope: Scope, receive: Receive, send: Send
+    served: ServedArtifact, server: Any, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    from guanaco_server.engine.vllm_internals import EngineWeights
+    from guanaco_server.engine.vllm_internals import EngineAdapters, EngineWeights
 
     if scope["method"] != "POST" or not served.is_authorized(
         (_header(scope, b"authorization") or "").encode()
@@ -355,7 +369,8 @@ async def _answer_swap(
         return
     started = time.monotonic()
     # It goes on if the platform is gone meanwhile: half a swap is none.
-    work = asyncio.create_task(served.swap(order, EngineWeights(engine)), name="swap")
+    weights, engine = EngineWeights(server.engine_client), EngineAdapters(server)
+    work = asyncio.create_task(served.swap(order, weights, engine), name="swap")
     try:
         parts = await asyncio.shield(work)
     except SwapRefused as error:
@@ -427,14 +442,12 @@ async def _answer_adapter(
     except (ValueError, KeyError, TypeError):
         await _answer(send, 400, "The order cannot be read.")
         return
-    engine = EngineAdapters(server)
     try:
-        if order.is_to_forget:
-            await adapters.unload(order.source.key, engine)
-        else:
-            await adapters.load(order.source, engine)
+        await served.change_adapters(order, adapters, EngineAdapters(server))
     except AdapterUnusable as error:
         await _answer(send, 409, str(error))
+    except RepliesInProgress as error:
+        await _answer(send, 503, str(error))
     else:
         await _send(send, 200, {"adapters": adapters.keys})
 

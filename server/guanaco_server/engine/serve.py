@@ -32,7 +32,7 @@ from guanaco_server.confinement.environment import hide_secrets
 from guanaco_server.confinement.landlock import Access
 from guanaco_server.confinement.profiles import SYSTEM_PROGRAMS, confine_program, ports_of
 from guanaco_server.engine import lifeline
-from guanaco_server.engine.adapters import HeldAdapters
+from guanaco_server.engine.adapters import LORA_MODULES, HeldAdapters
 from guanaco_server.engine.artifacts.errors import ArtifactError
 from guanaco_server.engine.artifacts.node_cache import NodeCache
 from guanaco_server.engine.artifacts.source import ArtifactSource, ModelFolder, model_folder
@@ -167,6 +167,7 @@ def _serve(
 
         adapters = None
         if args.enable_lora:
+            args.lora_target_modules = args.lora_target_modules or sorted(LORA_MODULES)
             adapters = HeldAdapters(source.key, args.max_lora_rank, open_folder)
         args.guanaco_served = ServedArtifact(
             source, found, open_folder, args.quantization, token, adapters

@@ -32,6 +32,7 @@ from torch import nn
 from vllm.config import ModelConfig, get_current_vllm_config
 from vllm.config.load import LoadConfig
 from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
+from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
 from vllm.model_executor.kernels.linear.scaled_mm.pytorch import (
     ChannelWiseTorchFP8ScaledMMLinearKernel,
 )
@@ -49,6 +50,7 @@ from guanaco_server.confinement.profiles import forbid_processes
 from guanaco_server.engine import lifeline
 from guanaco_server.engine.artifacts.errors import AdapterUnusable
 from guanaco_server.engine.artifacts.source import ArtifactSource, ModelFolder
+from guanaco_server.engine.lora_products import AdapterRows, expand, rows_by_adapter, shrink
 
 VLLM_VERSION = "0.32"
 THREADS_VARIABLE = "GUANACO_ENGINE_THREADS"
@@ -106,6 +108,7 @@ class InProcessExecutor(UniProcExecutor):
         lifeline.hold()  # threads do not survive a fork
         torch.set_num_threads(int(os.environ[THREADS_VARIABLE]))
         _multiply_fp8_without_onednn()
+        _add_adapters_by_row()
         super()._init_executor()
 
     def initialize_from_config(self, kv_cache_configs: list[Any]) -> Any:
@@ -250,11 +253,17 @@ def _is_alike(live: torch.Tensor, recorded: torch.Tensor) -> bool:
 def _load_in_place(runner: Any, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
     model = runner.get_model()
     loaded = model.load_weights(tensors)
-    if missing := {name for name, _ in model.named_parameters()} - set(loaded or ()):
+    if missing := set(_checkpoint_names(model)) - set(loaded or ()):
         raise ValueError(f"The artifact has no weights for {', '.join(sorted(missing))}.")
     runner.reset_lora_state()
     runner.reset_encoder_cache()
     runner.reset_mm_cache()
+
+
+def _checkpoint_names(model: nn.Module) -> Iterator[str]:
+    """Yield the names of a model's parameters without the layers that vLLM puts around those to which adapters are added."""
+    for name, _ in model.named_parameters():
+        yield name.replace(".base_layer.", ".")
 
 
 def _timed_waits(
@@ -291,6 +300,54 @@ def _multiply_fp8_without_onednn() -> None:
             torch.backends.mkldnn.enabled = True
 
     ChannelWiseTorchFP8ScaledMMLinearKernel.apply_scaled_mm = apply_scaled_mm
+
+
+class AdapterProducts(PunicaWrapperCPU):
+    """Adds adapters to a batch on the CPU, each to its own rows alone (lora_products.py says what vLLM's own does)."""
+
+    _adapters: tuple[AdapterRows, ...] = ()
+
+    def update_metadata(self, *given: Any, **named: Any) -> None:
+        super().update_metadata(*given, **named)
+        self._adapters = rows_by_adapter(self.token_lora_indices)
+
+    def add_lora_linear(self, *given: Any, **named: Any) -> None:
+        if self._adapters:
+            super().add_lora_linear(*given, **named)
+
+    def _shrink_prefill(
+        self, y: torch.Tensor, x: torch.Tensor, w_t_all: torch.Tensor, scale: float
+    ) -> None:
+        shrink(y, x, w_t_all, scale, self._adapters)
+
+    def _expand_prefill(
+        self, y: torch.Tensor, x: torch.Tensor, w_t_all: torch.Tensor, add_inputs: bool
+    ) -> None:
+        expand(y, x, w_t_all, self._adapters, adds=add_inputs)
+
+    def _expand_slice_prefill(
+        self,
+        y: torch.Tensor,
+        x: torch.Tensor,
+        w_t_all: torch.Tensor,
+        y_offset: int,
+        y_slice_size: int,
+        add_inputs: bool,
+    ) -> None:
+        expand(y, x, w_t_all, self._adapters, first=y_offset, count=y_slice_size, adds=add_inputs)
+
+    # vLLM asks for these two kinds of work separately, where they differ.
+    _shrink_decode = _shrink_prefill
+    _expand_decode = _expand_prefill
+    _expand_slice_decode = _expand_slice_prefill
+
+
+def _add_adapters_by_row() -> None:
+    """Have vLLM add adapters with our products, in this process."""
+    from vllm.platforms.cpu import CpuPlatform
+
+    place = f"{AdapterProducts.__module__}.{AdapterProducts.__qualname__}"
+    CpuPlatform.get_punica_wrapper = classmethod(lambda _platform: place)
 
 
 def enable_amx() -> None:

@@ -72,8 +72,7 @@ class Settings(
         """Return how many model servers without users may stay."""
         if self.hot_engines is not None:
             return self.hot_engines
-        has_gpus = bool(self.gpu_types) or any(device.exists() for device in GPU_DEVICES)
-        return int(self.cluster == "local" and not has_gpus)
+        return int(self.cluster == "local" and not self._has_gpus)
 
     @property
     def serves_adapters(self) -> bool:
@@ -81,6 +80,15 @@ class Settings(
         if self.lora_serving is not None:
             return self.lora_serving == "adapter"
         return self.cluster == "local" and self.engine_command is None
+
+    @property
+    def starts_bases_for_adapters(self) -> bool:
+        """Return whether a model server that adapters could be added to takes them from its start. On a GPU they take memory that is not measured."""
+        return self.serves_adapters and self.cluster == "local" and not self._has_gpus
+
+    @property
+    def _has_gpus(self) -> bool:
+        return bool(self.gpu_types) or any(device.exists() for device in GPU_DEVICES)
 
     @property
     def hot_engine_memory_s(self) -> float:

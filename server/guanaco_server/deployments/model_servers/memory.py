@@ -87,6 +87,7 @@ class MemoryModelServer:
             raise self.swap_fault
         self.artifacts[endpoint] = _key_of(order)
         self.asleep.pop(endpoint, None)
+        self.adapters.pop(endpoint, None)
 
     async def sleep(self, endpoint: str, order: SleepOrder) -> None:
         if not self.has_sleep_levels:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from guanaco.submissions import Submission, SubmissionKind
 from guanaco_server.artifacts.checking.checks import CheckedModel
+from guanaco_server.engine.adapters import LORA_MODULES
 
 # Dense models for which vLLM 0.32 adds adapters to each linear layer; test_vllm_internals.py asks vLLM itself.
 ARCHITECTURES = frozenset(
@@ -22,17 +23,27 @@ ARCHITECTURES = frozenset(
         "Qwen3ForCausalLM",
     }
 )
-MODULES = frozenset({"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"})
 MAX_MODULES = 4_096
 
 
 @dataclass(frozen=True)
 class AdapterPolicy:
-    """The way in which this platform serves adapters: merged, unless ``is_wanted``. ``can_add``: its model servers take them while they run."""
+    """The way in which this platform serves adapters: merged, unless ``is_wanted``. ``can_add``: its model servers take them while they run.
+
+    ``on_all_bases``: each model server of a model that could have adapters is started so that it takes them.
+    """
 
     is_wanted: bool = False
     max_rank: int = 64
     can_add: bool = False
+    on_all_bases: bool = False
+
+
+def can_have_adapters(policy: AdapterPolicy, submission: Submission) -> bool:
+    """Return whether others' adapters could be served on this submission's model server."""
+    is_whole = submission.base_repo is None and submission.kind is SubmissionKind.CHAT
+    is_known = submission.quantization is None and submission.architecture in ARCHITECTURES
+    return policy.is_wanted and policy.can_add and is_whole and is_known
 
 
 def why_merged(policy: AdapterPolicy, submission: Submission, model: CheckedModel) -> str | None:
@@ -65,6 +76,6 @@ def _limits(policy: AdapterPolicy, model: CheckedModel) -> str | None:
     if len(modules) > MAX_MODULES:
         return f"It changes {len(modules):,} modules; at most {MAX_MODULES:,} are served unmerged."
     for module in modules:
-        if module.module.rpartition(".")[2] not in MODULES:
+        if module.module.rpartition(".")[2] not in LORA_MODULES:
             return f"It changes {module.module[:120]!r}, which can be served merged only."
     return None

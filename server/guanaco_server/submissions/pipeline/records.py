@@ -30,7 +30,13 @@ from guanaco.submissions import (
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.service import DeploymentService
-from guanaco_server.deployments.versions import ServedVersion, is_beside, run_of, submission_of
+from guanaco_server.deployments.versions import (
+    ServedVersion,
+    is_adapter,
+    is_beside,
+    run_of,
+    submission_of,
+)
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions import lifecycle, queries
 from guanaco_server.submissions.hub_tokens import HubTokens
@@ -414,7 +420,7 @@ class RunRecords:
         if rollout is not None:
             if rollout.restores is not None:
                 facts: dict[str, Any] = {"artifact_key": rollout.restores.artifact_key}
-                if rollout.restores.base_key is not None:
+                if is_adapter(rollout.restores.artifact_key, rollout.restores.base_key):
                     facts["merged_because"] = None
                 await _note_facts(session, run, facts)
             await self._rollouts.shift(session, rollout)

@@ -108,6 +108,12 @@ def build_pipeline(
         take_place,
         settings.quantization_max_perplexity_ratio,
     )
+    adapters = AdapterPolicy(
+        settings.serves_adapters,
+        settings.lora_max_rank,
+        deployments.can_add_adapters,
+        settings.starts_bases_for_adapters,
+    )
     server_start = ServerStart(
         records,
         deployments,
@@ -125,6 +131,7 @@ def build_pipeline(
         quantization,
         costs,
         queue_for,
+        adapters,
         settings.ready_timeout_s,
     )
     parts = StageParts(
@@ -149,9 +156,7 @@ def build_pipeline(
             take_place,
             MergeCheck(records, deployments, model_server, text, take_place),
         ),
-        adapters=AdapterPolicy(
-            settings.serves_adapters, settings.lora_max_rank, deployments.can_add_adapters
-        ),
+        adapters=adapters,
     )
     runner = StageRunner(parts, metrics)
     pipeline = Pipeline(

@@ -24,6 +24,7 @@ from guanaco_server.deployments.health import DeploymentHealth, ServerState
 from guanaco_server.deployments.model_servers.model_server import AdapterRefused, ModelServerFault
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.takeover import Takeover
+from guanaco_server.submissions.pipeline.adapter_choice import AdapterPolicy, can_have_adapters
 from guanaco_server.submissions.pipeline.checks.content import ContentChecks
 from guanaco_server.submissions.pipeline.checks.quantization import QuantizationCheck
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords, StageWaits
@@ -54,8 +55,10 @@ class ServerStart:
         quantization: QuantizationCheck,
         costs: CostService,
         queue_for: QueueFor,
+        adapters: AdapterPolicy,
         ready_timeout_s: float,
     ) -> None:
+        self._adapters = adapters
         self._records = records
         self._deployments = deployments
         self._takeover = takeover
@@ -89,6 +92,7 @@ class ServerStart:
             await self._deployments.mark_ready(key, endpoint)
             return
         deployment = await self._with_recipe(run, wanted, is_resumed)
+        deployment = await self._on_server_of_adapters(submission, deployment)
         if deployment.quantization is not None:
             await self._quantization.require_possible(
                 deployment.artifact_key, deployment.quantization
@@ -123,6 +127,23 @@ class ServerStart:
         if recipe is not None and recipe.gpu_count > 1:
             return f"Its base needs {recipe.gpu_count} GPUs, and a model over several takes no adapters while it runs."
         return None
+
+    async def _on_server_of_adapters(
+        self, submission: Submission, deployment: Deployment
+    ) -> Deployment:
+        """Have a base use a server that takes its adapters, where every server of a base does or one runs already. A run goes on as it began."""
+        row = await self._deployments.find(deployment.submission_id)
+        if row is not None and row.run == deployment.run:
+            return replace(deployment, base_key=row.base_key)
+        if deployment.base_key or not can_have_adapters(self._adapters, submission):
+            return deployment
+        taking = replace(deployment, base_key=deployment.artifact_key)
+        is_one_machine = deployment.gpu_count == 1
+        if is_one_machine and (
+            self._adapters.on_all_bases or await self._deployments.has_engine(taking)
+        ):
+            return taking
+        return deployment
 
     async def require_ready(self, run: PipelineRun) -> str:
         """Return the endpoint of a server that was ready; after a restart of the platform it may take a moment to be found again."""
@@ -217,6 +238,7 @@ class ServerStart:
                 Stage.DEPLOY,
                 "A running model server of the same shape has taken the model's weights; no process was started.",
             )
+            await self._load_adapter(run, deployment, taken)
             return taken, deployment
         try:
             await self._deployments.apply(deployment)

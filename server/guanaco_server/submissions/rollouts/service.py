@@ -11,6 +11,7 @@ from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.deployments.versions import is_adapter
 from guanaco_server.idempotency.keeping import keep_answer
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.hub_tokens import HubTokens
@@ -93,7 +94,7 @@ class RolloutService:
                 hint="`guanaco redeploy` runs its pipeline again.",
             )
         served = await self.records.served_version(session, row.id)
-        if served is None or served.base_key is None:
+        if served is None or not is_adapter(served.artifact_key, served.base_key):
             raise Conflict(
                 f"{row.id} is merged into its base already.",
                 hint="`guanaco stress ID` shows how it answers.",

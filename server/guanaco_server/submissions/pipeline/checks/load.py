@@ -159,8 +159,10 @@ def _is_loopback(endpoint: str) -> bool:
 
 def _asked_as_much(row: SubmissionRow, submission: Submission) -> bool:
     theirs, own = row.params, submission.params
+    is_lighter = row.base_repo is None and submission.base_repo is not None  # without its adapter
     return (
         row.kind is submission.kind
+        and not is_lighter
         and _candidates(theirs.best_of, theirs.temperature)
         == _candidates(own.best_of, own.temperature)
         and theirs.max_input_tokens >= own.max_input_tokens

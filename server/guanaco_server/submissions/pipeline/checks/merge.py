@@ -35,7 +35,7 @@ class MergeCheck:
         """Compare the run's server with the version that serves; None where that is no adapter, or cannot be asked now."""
         merged = await self._deployments.find(await self._records.deployment_key(run))
         served = await self._deployments.find(run.submission_id)
-        if merged is None or served is None or served.base_key is None or merged.base_key:
+        if merged is None or served is None or not served.is_adapter or merged.is_adapter:
             return None
         unmerged = Deployment.of(served)
         endpoints = self._deployments.replicas(run.submission_id)

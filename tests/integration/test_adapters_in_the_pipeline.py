@@ -1,4 +1,4 @@
-"""An adapter that the model server of its base does not load is merged; hub, jobs, cluster and engine are in memory."""
+"""A base and its adapters share a model server, and an adapter that it does not load is merged; hub, jobs, cluster and engine are in memory."""
 
 from __future__ import annotations
 
@@ -87,11 +87,38 @@ class AdapterWorld(World):
         self.store.stage(key, manifest, self.small)
 
 
+class KubernetesWorld(AdapterWorld):
+    """The same with the settings of a platform on Kubernetes that serves adapters unmerged."""
+
+    changes = {**AdapterWorld.changes, "cluster": "kubernetes", "lora_serving": "adapter"}
+
+
 @pytest.fixture
 async def world(database: Database, tmp_path: Path) -> AdapterWorld:
     world = AdapterWorld(database)
     await world.begin(tmp_path)
     return world
+
+
+async def test_the_first_adapter_joins_the_server_of_its_base(world: AdapterWorld) -> None:
+    base, adapter = await world.submit("acme/tiny"), await world.submit(ONE)
+    for run in (base, adapter):
+        assert await world.run(run, *TO_SERIALIZE, Stage.DEPLOY) is Outcome.DONE
+    assert world.cluster.starts == [deployment_name(base.submission_id)]
+    models = [world.deployments.model_name(run.submission_id) for run in (base, adapter)]
+    assert models == [f"{base.submission_id}#{world.base}", f"{world.added[ONE]}#{world.base}"]
+
+
+@pytest.mark.parametrize("repos", [("acme/tiny", ONE), (ONE, "acme/tiny")], ids=str)
+async def test_elsewhere_a_base_joins_adapters_that_were_there_first(
+    database: Database, tmp_path: Path, repos: tuple[str, str]
+) -> None:
+    world = KubernetesWorld(database)
+    await world.begin(tmp_path)
+    for repo in repos:
+        run = await world.submit(repo)
+        assert await world.run(run, *TO_SERIALIZE, Stage.DEPLOY) is Outcome.DONE
+    assert len(world.cluster.starts) == (1 if repos[0] == ONE else 2)
 
 
 async def test_an_adapter_that_vllm_refuses_is_merged_and_says_why(world: AdapterWorld) -> None:
