@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shutil
 from pathlib import Path
 
 import pytest
@@ -36,9 +37,18 @@ BYTES = {tensor.name: tensor.data for tensor in TENSORS}
 LARGE = TENSORS[3].name
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
+    """An artifact to copy: its hashes take longer than most of the tests."""
+    folder = tmp_path_factory.mktemp("written") / KEY
+    return folder, write_artifact(folder, TENSORS)
+
+
 @pytest.fixture
-def manifest(tmp_path: Path) -> Manifest:
-    return write_artifact(tmp_path / KEY, TENSORS)
+def manifest(written: tuple[Path, Manifest], tmp_path: Path) -> Manifest:
+    folder, manifest = written
+    shutil.copytree(folder, tmp_path / KEY)
+    return manifest
 
 
 @pytest.fixture

@@ -38,6 +38,7 @@ CACHE_BYTES = 1024**3
 PARTS = 3  # of the table's rows, each of which ends within the suite's limit on a busy machine
 
 pytestmark = [
+    pytest.mark.timeout(900),  # the first one waits for the imports
     pytest.mark.engine,
     pytest.mark.skipif(not PYTHON.exists(), reason="scripts/setup-engine has not been run"),
 ]

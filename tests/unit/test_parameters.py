@@ -81,7 +81,6 @@ def with_more_fields() -> dict[str, Any]:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=120,
     )
     assert ran.returncode == 0, ran.stderr
     found: dict[str, Any] = json.loads(ran.stdout)
