@@ -116,7 +116,7 @@ bench-worth: setup  ## GPU hours until the best of 40 submissions on 2 servers i
 	@$(BIN)/python -m benchmarks.worth $(ARGS)
 
 bench-evidence: setup  ## how often a board that is looked at all day shows what is not so (ARGS=--seasons=100)
-	@$(BIN)/python -m benchmarks.evidence $(ARGS)
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.evidence $(ARGS)
 
 bench-admission: setup  ## who waits and who is refused under Poisson load and bursts, in 3 minutes (ARGS=--seconds=10)
 	@scripts/setup-debian postgresql
