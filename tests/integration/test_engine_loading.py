@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -13,17 +14,21 @@ from pathlib import Path
 import httpx
 import pytest
 
+from guanaco_server.clusters.local.fork_server import ForkServerProcess
+from guanaco_server.clusters.local.servers import LOG_NAME
 from guanaco_server.demo.tiny_repo import make_tiny_repo
 from guanaco_server.engine.artifacts.source import URLS_VARIABLE
 from guanaco_server.formats.manifest import TENSORS_NAME, Manifest
 from guanaco_server.formats.safetensors_header import read_header
 from tests.fixtures.artifacts import KEY, HttpStore, Tensor, flip_byte, write_artifact
 from tests.fixtures.engine_interpreter import EngineInterpreter
+from tests.fixtures.forked import forked_server
 from tests.fixtures.ports import free_port
 from tests.fixtures.up import eventually
 
 READY_S = 400
 URI = f"s3://bucket/{KEY}"
+LIMITS = ("--max-model-len", "512", "--kv-cache-memory-bytes", "67108864")
 
 WITH_TENSORIZER = """
 import hashlib, zlib, sys, torch
@@ -72,20 +77,23 @@ def store(tmp_path: Path) -> Iterator[HttpStore]:
         yield store
 
 
+def urls_of(store: HttpStore) -> dict[str, str]:
+    paths = Manifest.model_validate_json((store.root / KEY / "manifest.json").read_bytes()).paths
+    return {path: f"{store.uri()}/{path}?signature=secret" for path in paths}
+
+
 @contextmanager
 def server(
     python: Path, store: HttpStore, folder: Path, *further: str
 ) -> Iterator[tuple[subprocess.Popen[bytes], str, Path]]:
     """The process, the URL it will answer at, and its log."""
     port = free_port()
-    paths = Manifest.model_validate_json((store.root / KEY / "manifest.json").read_bytes()).paths
-    urls = {path: f"{store.uri()}/{path}?signature=secret" for path in paths}
+    urls = urls_of(store)
     log = folder / "server.log"
     command = f"-m guanaco_server.engine.serve --artifact {URI} --name tiny --port {port}"
-    limits = ["--max-model-len", "512", "--kv-cache-memory-bytes", "67108864"]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [str(python), *command.split(), *limits, *further],
+            [str(python), *command.split(), *LIMITS, *further],
             env={**os.environ, "PYTHONPATH": ":".join(sys.path), URLS_VARIABLE: json.dumps(urls)},
             stdout=output,
             stderr=output,
@@ -128,14 +136,18 @@ def test_two_vllm_ranks_load_remotely_and_fill_the_cache_once(
 
 
 @pytest.mark.timeout(900)
-def test_vllm_refuses_a_damaged_stream(
-    engine_python: Path, store: HttpStore, tmp_path: Path
+async def test_vllm_refuses_a_damaged_stream(
+    fork_server: ForkServerProcess, store: HttpStore, tmp_path: Path
 ) -> None:
     flip_byte(store.root / KEY / TENSORS_NAME, 100_000)
-    with server(engine_python, store, tmp_path) as (process, _, log):
-        eventually(lambda: process.poll() is not None, "end", READY_S)
-        assert process.returncode == 1
-        assert "is damaged" in log.read_text()
+    folder, given = tmp_path / "server", f"--artifact {URI} --name tiny --port {free_port()}"
+    environment = {URLS_VARIABLE: json.dumps(urls_of(store))}
+    async with forked_server(
+        fork_server, folder, *given.split(), *LIMITS, environment=environment
+    ) as forked:
+        await asyncio.to_thread(eventually, lambda: not forked.is_running(), "end", READY_S)
+        assert forked.exit_code == 1
+        assert "is damaged" in (folder / LOG_NAME).read_text()
 
 
 def test_what_tensorizer_writes_is_read_bit_for_bit(
