@@ -29,7 +29,7 @@ test: both  ## every test, with real vLLM and on both databases (ARGS='-k chat' 
 	@scripts/setup-debian nodejs npm && scripts/setup-clients || true
 	@$(TEST) 4 $(ARGS)
 
-test-fast: setup  ## unit tests, and the integration tests on SQLite that start no process; under 3 minutes
+test-fast: setup  ## unit tests, and the integration tests on SQLite that start no process; seven minutes on two slow cores
 	@$(TEST) 3 tests/integration tests/unit --databases=sqlite -m "not engine and not postgres and not slow" $(ARGS)
 
 check: lint  ## lint, and the unit tests; under a minute
