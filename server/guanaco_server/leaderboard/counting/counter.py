@@ -112,11 +112,7 @@ class ScoreCounter:
     async def has_votes(self) -> bool:
         """Tell whether a rating, a correction or a recount waits, for which somebody may look at a board."""
         async with self._database.read() as session:
-            return bool(
-                await feedback_records.uncounted(session, 1)
-                or await queries.has_recounts(session)
-                or await queries.has_corrections(session)
-            )
+            return await _has_votes(session)
 
     async def has_measurements(self) -> bool:
         """Tell whether a conversation waits to be measured again."""
@@ -143,9 +139,9 @@ class ScoreCounter:
 
     async def _changed(self, windows: Mapping[str, VotingWindow]) -> _Changed | None:
         """Return the conversations that wait to be measured; None where anything else waits as well."""
-        if await self.has_votes():
-            return None
         async with self._database.read() as session:
+            if await _has_votes(session):
+                return None
             if _new_windows(await queries.counted_windows(session), windows):
                 return None
             changed = await chat_records.changed(session, BATCH)
@@ -200,6 +196,14 @@ class ScoreCounter:
         competitions = await self._competitions.list_all()
         windows = {competition.id: window_of(competition) for competition in competitions}
         return VotingContext(owners, windows, self._clock.now())
+
+
+async def _has_votes(session: AsyncSession) -> bool:
+    return bool(
+        await feedback_records.uncounted(session, 1)
+        or await queries.has_recounts(session)
+        or await queries.has_corrections(session)
+    )
 
 
 class _Batch:

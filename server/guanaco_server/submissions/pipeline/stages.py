@@ -146,20 +146,20 @@ async def serialize(parts: StageParts, run: PipelineRun, submission: Submission)
     async def log(message: str, level: Level) -> None:
         await parts.records.log(run, Stage.SERIALIZE, message, level=level)
 
-    why_merged: str | None = None
+    merged_because: str | None = None
     if model.adapter is None:
         manifest = await parts.artifacts.ensure(
             submission.id, snapshot, model, submission.dtype, token, log
         )
     else:
-        manifest, why_merged = await _serialize_adapter(
+        manifest, merged_because = await _serialize_adapter(
             parts, run, submission, snapshot, model, token, log
         )
     await log(
         f"Artifact {manifest.key[:12]} holds {manifest.tensor_count} tensors, {manifest.size_bytes:,} bytes.",
         Level.INFO,
     )
-    return {"artifact_key": manifest.key, "merged_because": why_merged}
+    return {"artifact_key": manifest.key, "merged_because": merged_because}
 
 
 async def _serialize_adapter(
