@@ -17,7 +17,7 @@ from sqlalchemy import Engine, text
 
 from benchmarks.faults.auditor import Finding
 from benchmarks.faults.proxy import FaultyProxy, in_front_of_port
-from guanaco_server.deployments.specs import deployment_name
+from guanaco_server.deployments.engines.specs import deployment_name
 from tests.fixtures.fake_kubernetes.kubelet import Kubelet
 from tests.fixtures.kubernetes import FakeWorld, fake_world
 from tests.fixtures.ports import free_port

@@ -11,8 +11,8 @@ from benchmarks.swap import unchecked_server
 from benchmarks.swap.figures import talk
 from guanaco_server.artifacts.stores.local import LocalStore
 from guanaco_server.demo.hub_server import LocalHub
+from guanaco_server.deployments.engines.specs import AdapterLimits
 from guanaco_server.deployments.model_servers.model_server import GeneratedToken, HoldsAnotherModel
-from guanaco_server.deployments.specs import AdapterLimits
 from guanaco_server.submissions.pipeline.adapter_choice import ARCHITECTURES
 from tests.fixtures.named_models import (
     LLAMA,

@@ -19,7 +19,7 @@ from guanaco.submissions import GenerationParams, Status
 from guanaco_server.clusters.local.servers import ReplicaRecord
 from guanaco_server.demo.hub_server import LocalHub
 from guanaco_server.demo.tiny_repo import INTERMEDIATE
-from guanaco_server.deployments.specs import deployment_name
+from guanaco_server.deployments.engines.specs import deployment_name
 from guanaco_server.deployments.versions import served_model
 from tests.fixtures.deployed import hold_any_number
 from tests.fixtures.named_models import make_named_repo, spoken_tokens

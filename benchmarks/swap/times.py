@@ -28,7 +28,7 @@ from guanaco_server.artifacts.stores.s3 import S3Store
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.demo.hub_server import LocalHub
 from guanaco_server.demo.tiny_repo import make_tiny_repo
-from guanaco_server.deployments.specs import is_remote
+from guanaco_server.deployments.engines.specs import is_remote
 from guanaco_server.formats.control import SWAP_PATH
 from guanaco_server.formats.manifest import TENSORS_NAME, Manifest
 from tests.fixtures.checkpoints import Stored, safetensors

@@ -19,7 +19,7 @@ from guanaco.accounts import Role
 from guanaco.bots import BOTS
 from guanaco.errors import GuanacoError
 from guanaco.submissions import Outcome, Rollout, RolloutPhase, Stage, Status
-from guanaco_server.deployments.specs import deployment_name
+from guanaco_server.deployments.engines.specs import deployment_name
 from guanaco_server.deployments.versions import beside
 from guanaco_server.formats.control import TOKEN_VARIABLE
 from tests.e2e.conftest import StartPlatform

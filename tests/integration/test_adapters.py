@@ -7,8 +7,8 @@ import pytest
 from guanaco.accounts import Role
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.deployment import Deployment
+from guanaco_server.deployments.engines.specs import deployment_name
 from guanaco_server.deployments.model_servers.model_server import AdapterRefused
-from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import DeploymentRow
 from tests.fixtures.reconciling import reconciler_of
 from tests.fixtures.world import World
@@ -33,7 +33,7 @@ class Adapters(World):
         key, base = KEYS.get(submission_id, BASE), BASE if takes_adapters else None
         wanted = Deployment(submission_id, 1, key, 1_096, base_key=base)
         given = await self.deployments.wish(wanted)
-        await self.deployments.apply(given)
+        await self.deployments.servers.apply(given)
         endpoint = self.endpoint_of(given)
         await self.deployments.adapters.load(given, endpoint)
         await self.deployments.mark_ready(submission_id, endpoint)

@@ -13,8 +13,8 @@ from guanaco_server.clusters.cluster import JobSpec
 from guanaco_server.clusters.memory import JobScript
 from guanaco_server.database.database import Database
 from guanaco_server.demo.tiny_repo import make_tiny_repo
+from guanaco_server.deployments.engines.specs import deployment_name
 from guanaco_server.deployments.model_servers.model_server import AdapterRefused
-from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.formats.manifest import AdapterPart, Manifest
 from guanaco_server.serializer.task import TICKET_VARIABLE
 from guanaco_server.submissions.pipeline.records import PipelineRun

@@ -16,6 +16,7 @@ from guanaco_server.clusters.local.cluster import LocalCluster
 from guanaco_server.clusters.local.fork_server import ForkServerProcess
 from guanaco_server.demo.hub_server import LocalHub
 from guanaco_server.demo.tiny_repo import make_tiny_repo
+from guanaco_server.deployments.engines.specs import AdapterLimits
 from guanaco_server.deployments.model_servers.model_server import (
     AdapterRefused,
     GeneratedToken,
@@ -25,7 +26,6 @@ from guanaco_server.deployments.model_servers.model_server import (
     SwapOrder,
 )
 from guanaco_server.deployments.model_servers.vllm import VllmServer
-from guanaco_server.deployments.specs import AdapterLimits
 from guanaco_server.formats.control import TOKEN_VARIABLE
 from guanaco_server.formats.manifest import TENSORS_NAME
 from guanaco_server.serializer.task import Adapter, Merge, Source

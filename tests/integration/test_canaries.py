@@ -13,8 +13,8 @@ from guanaco.errors import Conflict, NothingToRollBack, RedeployInProgress
 from guanaco.submissions import RedeployRequest, RolloutPhase, Status
 from guanaco_server.chat.gateway.places.turn_queue import Asker
 from guanaco_server.database.database import Database
+from guanaco_server.deployments.engines.specs import deployment_name
 from guanaco_server.deployments.model_servers.memory import Script
-from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.versions import Arm, ConversationStart, VersionBeside, beside
 from guanaco_server.statistics.buckets import bucket_of
 from guanaco_server.statistics.sequential import Proportion

@@ -13,9 +13,9 @@ from guanaco_server.chat.gateway.places.places import HELD_S
 from guanaco_server.chat.tables import GatewayPlacesRow
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.deployment import Deployment
+from guanaco_server.deployments.engines.specs import deployment_name
 from guanaco_server.deployments.model_servers.model_server import ServerLoad
 from guanaco_server.deployments.overview import EngineCapacity
-from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import Phase
 from guanaco_server.deployments.versions import beside
 from guanaco_server.submissions.pipeline.server_start import evidence
@@ -42,7 +42,7 @@ class Shared(World):
     async def deploy(self, key: str, run: int = 1, max_model_tokens: int = 1_096) -> Deployment:
         wanted = Deployment(key, run, "a" * 64, max_model_tokens)
         given = await self.deployments.wish(wanted)
-        await self.deployments.apply(given)
+        await self.deployments.servers.apply(given)
         endpoint = self.cluster.deployments[deployment_name(given.server_key)].state.endpoint
         await self.deployments.mark_ready(key, endpoint)
         return given

@@ -22,7 +22,7 @@ from benchmarks.faults.pods import NAME, orphaned_pods
 from guanaco.accounts import Role
 from guanaco_server.artifacts.stores.s3_client import Bucket
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.specs import deployment_name
+from guanaco_server.deployments.engines.specs import deployment_name
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.formats.manifest import MANIFEST_NAME
 from tests.fixtures.s3 import S3Server

@@ -19,7 +19,7 @@ from guanaco_server.clusters.kubernetes.manifests.objects import deployment_obje
 from guanaco_server.clusters.kubernetes.manifests.pods import PORT
 from guanaco_server.clusters.kubernetes.options import KubernetesOptions, options_of
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.specs import to_resources
+from guanaco_server.deployments.engines.specs import to_resources
 from guanaco_server.recipes.comparison import compare_gpus
 from guanaco_server.recipes.memory import Model
 from guanaco_server.recipes.model_shape import read_shape

@@ -10,7 +10,7 @@ import pytest
 
 from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.specs import deployment_name
+from guanaco_server.deployments.engines.specs import deployment_name
 from guanaco_server.deployments.tables import Phase
 from tests.fixtures.kubernetes import FakeWorld, fake_world
 from tests.fixtures.pools import IMPORTS, pooled, warm

@@ -16,8 +16,8 @@ from guanaco_server.clusters.cluster import Trouble
 from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.deployment import Deployment
+from guanaco_server.deployments.engines.specs import deployment_name
 from guanaco_server.deployments.model_servers.vllm import VllmServer
-from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from tests.fixtures.kubernetes import SCRIPTED, FakeWorld, fake_world
 from tests.fixtures.reconciling import compute_of, deployments_of, reconciler_of
@@ -66,15 +66,15 @@ class Deployed(World):
         for submission_id in submission_ids:
             await self.publish(ada, submission_id)
             wanted = Deployment(submission_id, 1, "a" * 64, 1_096, is_private=is_private)
-            await self.deployments.apply(await self.deployments.wish(wanted))
+            await self.deployments.servers.apply(await self.deployments.wish(wanted))
         for submission_id in submission_ids:
             server = (await self.row(submission_id)).server_key
             await eventually(partial(self._answers, server))
-            (endpoint,) = (await self.deployments.look(server)).endpoints
+            (endpoint,) = (await self.deployments.servers.look(server)).endpoints
             await self.deployments.mark_ready(submission_id, endpoint)
 
     async def _answers(self, server: str) -> bool:
-        return bool((await self.deployments.look(server)).endpoints)
+        return bool((await self.deployments.servers.look(server)).endpoints)
 
     async def row(self, submission_id: str) -> DeploymentRow:
         row = await self.deployments.find(submission_id)
@@ -168,7 +168,7 @@ async def test_server_in_a_queue_waits_and_is_not_at_fault(
     await world.publish(await world.account(Role.DEVELOPER, "ada"), ONE)
     deployment = Deployment(ONE, 1, "a" * 64, 1_096, queue="autumn")
     await world.deployments.wish(deployment)
-    await world.deployments.apply(deployment)
+    await world.deployments.servers.apply(deployment)
     await world.deployments.mark(ONE, Phase.READY)
     await world.reconciler.start()
 
@@ -193,7 +193,7 @@ async def test_published_server_without_a_machine_waits_and_returns(
     await eventually(lambda: world.is_unserved(ONE))
 
     async def is_final() -> bool:
-        return (await world.deployments.look(ONE)).trouble is Trouble.UNPLACED
+        return (await world.deployments.servers.look(ONE)).trouble is Trouble.UNPLACED
 
     await eventually(is_final)
 

@@ -20,10 +20,10 @@ from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
 from guanaco_server.clusters.kubernetes.manifests.pods import near_of
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.deployment import Deployment
-from guanaco_server.deployments.health import HANGS_AFTER
+from guanaco_server.deployments.engines.health import HANGS_AFTER
+from guanaco_server.deployments.engines.specs import deployment_name
 from guanaco_server.deployments.model_servers.model_server import Generation
 from guanaco_server.deployments.model_servers.vllm import VllmServer
-from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import Phase
 from tests.fixtures.kubernetes import SCRIPTED, FakeWorld, fake_world, scripted, until
 from tests.fixtures.reconciling import compute_of, deployments_of, reconciler_of
@@ -197,11 +197,11 @@ class Deployed(World):
         await self.publish(await self.account(Role.DEVELOPER, "ada"), ID)
         deployment = Deployment(ID, 1, "a" * 64, 1_096)
         await self.deployments.wish(deployment)
-        await self.deployments.apply(deployment)
+        await self.deployments.servers.apply(deployment)
         endpoint: list[str] = []
 
         async def answers() -> bool:
-            endpoint[:] = (await self.deployments.look(ID)).endpoints
+            endpoint[:] = (await self.deployments.servers.look(ID)).endpoints
             return bool(endpoint)
 
         await eventually(answers)
@@ -305,7 +305,7 @@ async def test_a_server_starts_where_its_artifact_was_served_before(
         for name in ("m-tiny", NAME):
             await cluster.delete(name)
         deployment = Deployment(ID, 1, "a" * 64, 1_096)
-        await world.deployments.apply(deployment)
+        await world.deployments.servers.apply(deployment)
 
         async def alive() -> list[str]:
             pods = kubernetes.kubelet.pods(NAME)
@@ -317,7 +317,7 @@ async def test_a_server_starts_where_its_artifact_was_served_before(
 
         assert await until(alive) == ["node-2"]
         await world.deployments.machines.note("a" * 64, ["node-1"])
-        await world.deployments.apply(deployment)
+        await world.deployments.servers.apply(deployment)
         again = kubernetes.server.store.get(("deployments", "models", NAME))
         assert near_of(again["spec"]["template"]["spec"]) == ("node-2",), "nothing restarts"
 

@@ -11,9 +11,9 @@ import pytest
 from guanaco.prompts import PromptFormatter
 from guanaco.submissions import GenerationParams, Outcome, Stage, Status, StressReport
 from guanaco_server.database.database import Database
+from guanaco_server.deployments.engines.specs import deployment_name
 from guanaco_server.deployments.model_servers.memory import Script
 from guanaco_server.deployments.model_servers.model_server import ServerLoad
-from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.submissions.pipeline import runner
 from guanaco_server.submissions.pipeline.records import PipelineRun
 from guanaco_server.submissions.tables import SubmissionRow

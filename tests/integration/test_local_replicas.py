@@ -19,7 +19,7 @@ import pytest
 from guanaco.submissions import GenerationParams
 from guanaco_server.clusters.cluster import ReplicaPhase, ReplicaState
 from guanaco_server.clusters.local.cluster import LocalCluster
-from guanaco_server.deployments.health import HANGS_AFTER, ServerState, look
+from guanaco_server.deployments.engines.health import HANGS_AFTER, ServerState, look
 from guanaco_server.deployments.model_servers.model_server import Generation
 from guanaco_server.deployments.model_servers.vllm import VllmServer
 from guanaco_server.deployments.reconciling.hangs import HangDetector

@@ -15,7 +15,7 @@ import pytest
 from guanaco.accounts import Role
 from guanaco_server.chat.gateway.generation import MOVED_S
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.specs import deployment_name
+from guanaco_server.deployments.engines.specs import deployment_name
 from tests.integration.test_swaps import FIRST, KEYS, LLAMA, SECOND, Hot
 
 TALKED_TO, OTHER = FIRST, SECOND

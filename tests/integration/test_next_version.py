@@ -18,7 +18,7 @@ from guanaco.submissions import Stage, Status
 from guanaco_server.chat.tables import ConversationRow
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.deployment import Deployment
-from guanaco_server.deployments.specs import deployment_name
+from guanaco_server.deployments.engines.specs import deployment_name
 from guanaco_server.submissions import lifecycle
 from guanaco_server.submissions.tables import StageRunRow
 from tests.fixtures.newer_version import EXTRA, extend, plain, rewrite, stored
@@ -298,7 +298,7 @@ async def test_a_deployment_that_is_not_understood_is_left_alone(
     recipe = Recipe(gpu_type="H200", gpu_count=1, max_model_len=1_096)
     deployment = Deployment(ID, 1, "a" * 64, 1_096, recipe=recipe)
     await world.deployments.wish(deployment)
-    await world.deployments.apply(deployment)
+    await world.deployments.servers.apply(deployment)
     await world.deployments.mark_ready(ID, "memory://1")
     if "recipe" in change:
         change = {"recipe": recipe.model_dump(mode="json") | change["recipe"] | EXTRA}

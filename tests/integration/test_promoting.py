@@ -12,7 +12,7 @@ from guanaco.competitions import OPEN
 from guanaco.errors import Conflict
 from guanaco.submissions import Outcome, RedeployRequest, Stage
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.specs import deployment_name
+from guanaco_server.deployments.engines.specs import deployment_name
 from guanaco_server.formats.manifest import AdapterPart, Manifest
 from guanaco_server.leaderboard.tables import ScoreRow
 from guanaco_server.statistics.votes import VoteCount

@@ -11,9 +11,9 @@ import pytest
 from guanaco.errors import Blame
 from guanaco.submissions import GenerationParams, Outcome, Quantization, Stage
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.health import ServerState
+from guanaco_server.deployments.engines.health import ServerState
+from guanaco_server.deployments.engines.specs import deployment_name
 from guanaco_server.deployments.model_servers.model_server import ModelServerFault, NotANumber
-from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.submissions.pipeline.checks.fixed_text import TEXT
 from guanaco_server.submissions.pipeline.server_start import deployment_of
 from tests.fixtures.pipeline import ID, RUN, PipelineWorld, tiny_files
@@ -178,4 +178,4 @@ async def test_without_quantization_nothing_is_scored(database: Database, tmp_pa
     world = await quantized(database, tiny_files(tmp_path), quantization=None)
     assert await world.deploy() is Outcome.DONE
     assert world.model_server.scored == []
-    assert (await world.deployments.look(ID)).state is ServerState.HEALTHY
+    assert (await world.deployments.servers.look(ID)).state is ServerState.HEALTHY

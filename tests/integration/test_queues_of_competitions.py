@@ -8,7 +8,7 @@ from pathlib import Path
 from guanaco.competitions import CompetitionRequest, EntryRule
 from guanaco.submissions import Outcome
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.specs import deployment_name
+from guanaco_server.deployments.engines.specs import deployment_name
 from tests.fixtures.pipeline import ID, PipelineWorld, tiny_files
 
 NAME = deployment_name(ID)

@@ -12,7 +12,7 @@ from guanaco.accounts import Role
 from guanaco.recipes import Recipe
 from guanaco.submissions import Outcome, Quantization
 from guanaco_server.database.database import Database
-from guanaco_server.deployments.specs import deployment_name
+from guanaco_server.deployments.engines.specs import deployment_name
 from guanaco_server.recipes.hardware import find_gpus
 from guanaco_server.recipes.prices import PriceTable
 from guanaco_server.recipes.recipe import Fleet, RecipePolicy

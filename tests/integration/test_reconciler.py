@@ -13,11 +13,11 @@ from guanaco.submissions import Quantization, Status
 from guanaco_server.clusters.cluster import DeploymentSpec
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.deployment import Deployment
-from guanaco_server.deployments.health import HANGS_AFTER, DeploymentHealth
+from guanaco_server.deployments.engines.health import HANGS_AFTER, DeploymentHealth
+from guanaco_server.deployments.engines.servers import RENEW_S
+from guanaco_server.deployments.engines.specs import deployment_name
 from guanaco_server.deployments.reconciling.backoff import BURST, LONGEST_DELAY_S
 from guanaco_server.deployments.reconciling.engine_reconciler import STABLE_S
-from guanaco_server.deployments.service import RENEW_S
-from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import Phase
 from guanaco_server.engine.artifacts.source import URLS_VARIABLE
 from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME
@@ -49,7 +49,7 @@ class Kept(World):
         await self.publish(await self.account(Role.DEVELOPER, "ada"), ID)
         deployment = Deployment(ID, 1, "a" * 64, 1_096, Quantization.FP8)
         await self.deployments.wish(deployment)
-        await self.deployments.apply(deployment)
+        await self.deployments.servers.apply(deployment)
 
     async def make_ready(self) -> None:
         await self.deploy()
@@ -72,7 +72,7 @@ async def test_a_server_is_given_the_size_of_its_artifact(database: Database) ->
     await world.store.publish("b" * 64)
     deployment = Deployment(ID, 1, "b" * 64, 1_096)
     await world.deployments.wish(deployment)
-    await world.deployments.apply(deployment)
+    await world.deployments.servers.apply(deployment)
     assert world.cluster.deployments[NAME].spec.artifact_bytes == 140_000_000_000
 
 
@@ -159,7 +159,7 @@ async def test_late_apply_does_not_revive_a_withdrawn_server(
 ) -> None:
     await world.make_ready()
     await world.withdraw(ID)
-    await world.deployments.apply(Deployment(ID, 1, "a" * 64, 1_096))
+    await world.deployments.servers.apply(Deployment(ID, 1, "a" * 64, 1_096))
     assert await world.cluster.list_deployments() == []
 
 
@@ -253,7 +253,7 @@ async def test_trouble_with_one_deployment_delays_no_other_and_is_paced(world: K
     await world.make_ready()
     await world.publish(await world.account(Role.DEVELOPER, "bob"), OTHER)
     await world.deployments.wish(Deployment(OTHER, 1, "b" * 64, 1_096))
-    await world.deployments.apply(Deployment(OTHER, 1, "b" * 64, 1_096))
+    await world.deployments.servers.apply(Deployment(OTHER, 1, "b" * 64, 1_096))
     await world.deployments.mark_ready(OTHER, "memory://2")
     world.cluster.die(NAME)
     world.cluster.die(deployment_name(OTHER))
@@ -338,12 +338,12 @@ async def test_older_state_does_not_replace_a_new_runs_server(world: Kept) -> No
     old = (await world.deployments.list_wishes())[0]
     new = Deployment(ID, 2, "a" * 64, 1_096)
     await world.deployments.wish(new)
-    await world.deployments.apply(new)
+    await world.deployments.servers.apply(new)
     world.clock.advance(RENEW_S + 1)
-    await world.deployments.apply(Deployment.of(old))
-    await world.deployments.renew_secrets(old)
+    await world.deployments.servers.apply(Deployment.of(old))
+    await world.deployments.servers.renew_secrets(old)
     await world.deployments.mark(ID, Phase.READY, ("memory://1",), seen=old)
-    assert not await world.deployments.stop_server_of(old)
+    assert not await world.deployments.servers.stop_server_of(old)
     assert world.cluster.deployments[NAME].spec.environment["GUANACO_RUN"] == "2"
     assert world.cluster.renewed == []
     assert not world.deployments.replicas(ID)
@@ -374,13 +374,13 @@ async def test_submission_put_to_sleep_meanwhile_is_not_marked_restarting(
 @pytest.mark.both_databases
 async def test_lack_of_connections_ends_neither_loop_nor_tasks(world: Kept) -> None:
     await world.make_ready()
-    look = world.deployments.look
+    look = world.deployments.servers.look
 
     async def without_connection(server_key: str) -> DeploymentHealth:
         raise NoConnectionLeft("QueuePool limit of size 10 overflow 10 reached")
 
-    world.deployments.look = without_connection  # type: ignore[method-assign]
+    world.deployments.servers.look = without_connection  # type: ignore[method-assign]
     await world.reconciler.reconcile()
-    world.deployments.look = look  # type: ignore[method-assign]
+    world.deployments.servers.look = look  # type: ignore[method-assign]
     await world.reconciler.reconcile()
     assert world.deployments.replicas(ID)

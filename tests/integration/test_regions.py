@@ -9,8 +9,8 @@ from guanaco_server.clusters.federation import Federation, Region
 from guanaco_server.clusters.placement import RegionShare
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.deployment import Deployment
-from guanaco_server.deployments.health import HANGS_AFTER
-from guanaco_server.deployments.specs import deployment_name
+from guanaco_server.deployments.engines.health import HANGS_AFTER
+from guanaco_server.deployments.engines.specs import deployment_name
 from guanaco_server.deployments.tables import DeploymentRow
 from tests.fixtures.failing_cluster import FailingCluster
 from tests.fixtures.reconciling import compute_of, deployments_of, reconciler_of
@@ -42,8 +42,8 @@ class Regional(World):
         await self.publish(await self.account(Role.DEVELOPER, "ada"), ID)
         deployment = Deployment(ID, 1, "a" * 64, 1_096)
         await self.deployments.wish(deployment)
-        await self.deployments.apply(deployment)
-        seen = await self.deployments.look(ID)
+        await self.deployments.servers.apply(deployment)
+        seen = await self.deployments.servers.look(ID)
         await self.deployments.mark_ready(ID, seen.endpoints[0])
         await self.reconciler.reconcile()
 

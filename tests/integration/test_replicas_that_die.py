@@ -17,9 +17,9 @@ from guanaco_server.clusters.local.cluster import LocalCluster
 from guanaco_server.clusters.local.servers import ReplicaRecord
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.deployment import Deployment
-from guanaco_server.deployments.health import HANGS_AFTER
+from guanaco_server.deployments.engines.health import HANGS_AFTER
+from guanaco_server.deployments.engines.specs import deployment_name
 from guanaco_server.deployments.model_servers.vllm import VllmServer
-from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.clock import Clock, SystemClock
 from tests.fixtures.local_cluster import IMPORTS, SCRIPTED, is_live, leader, running_cluster, until
@@ -81,14 +81,14 @@ class Replicated(World):
         self.deployments.note_replicas(ID, ())
         deployment = Deployment(ID, 1, "a" * 64, 1_096)
         await self.deployments.wish(deployment)
-        await self.deployments.apply(deployment)
+        await self.deployments.servers.apply(deployment)
         await eventually(self.answers, within_s=30)
-        seen = await self.deployments.look(ID)
+        seen = await self.deployments.servers.look(ID)
         await self.deployments.mark_ready(ID, seen.endpoints[0])
         await self.deployments.note(ID, wanted_replicas=2)
 
     async def answers(self) -> bool:
-        return bool((await self.deployments.look(ID)).endpoints)
+        return bool((await self.deployments.servers.look(ID)).endpoints)
 
     async def has(self, count: int) -> bool:
         """So many replicas, for every gateway of every process."""

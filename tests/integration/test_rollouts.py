@@ -10,8 +10,8 @@ import pytest
 from guanaco.errors import IllegalTransition, RedeployInProgress
 from guanaco.submissions import RolloutPhase, Stage, Status
 from guanaco_server.database.database import Database
+from guanaco_server.deployments.engines.specs import deployment_name
 from guanaco_server.deployments.model_servers.model_server import ServerLoad
-from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.versions import beside
 from guanaco_server.submissions.pipeline.records import PipelineRun
 from guanaco_server.submissions.pipeline.runner import Step

@@ -14,9 +14,9 @@ from guanaco.submissions import GenerationParams, SubmissionKind
 from guanaco_server.chat.gateway.places.turn_queue import Asker
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.deployment import Deployment
+from guanaco_server.deployments.engines.specs import deployment_name
 from guanaco_server.deployments.model_servers.memory import Script
 from guanaco_server.deployments.model_servers.model_server import ServerLoad
-from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import Phase
 from guanaco_server.scaling.replicas import ReplicaLimits
 from tests.fixtures.scaled import IDLE_S, LIMITS, QUIET_S, Scaled

@@ -13,8 +13,8 @@ import pytest
 
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.deployment import Deployment
-from guanaco_server.deployments.health import HANGS_AFTER
-from guanaco_server.deployments.specs import deployment_name
+from guanaco_server.deployments.engines.health import HANGS_AFTER
+from guanaco_server.deployments.engines.specs import deployment_name
 from guanaco_server.scaling.spares import LOOK_S
 from tests.integration.test_swaps import FIRST, KEYS, LLAMA, OTHER, SECOND, THIRD, Hot, take
 
@@ -52,7 +52,7 @@ class Ahead(Hot):
         return name
 
     async def idle(self) -> dict[str, int]:
-        rows, spares = await self.deployments.list_wishes(), await self.deployments.list_spares()
+        rows, spares = await self.deployments.list_wishes(), await self.deployments.spares.list()
         return await self.platform.rooms.deployments.idle.count(rows, spares)
 
 
@@ -142,9 +142,9 @@ async def test_the_same_model_joins_a_server_that_starts(
         replace(world.deployment(THIRD), artifact_key=KEYS[SECOND])
     )
     assert deployment_name(given.server_key) == name
-    await world.deployments.apply(given)
+    await world.deployments.servers.apply(given)
     assert world.cluster.starts == []
-    assert await world.deployments.list_spares() == []
+    assert await world.deployments.spares.list() == []
 
 
 async def test_a_server_that_does_not_get_ready_is_tried_rarely(
@@ -185,7 +185,7 @@ async def test_a_start_that_was_cut_short_leaves_nothing(
         patched.setattr(world.cluster, "apply_deployment", never)
         ahead = Deployment("spare-1", 1, KEYS[FIRST], 1_096)
         with pytest.raises(asyncio.CancelledError):
-            await world.deployments.start_ahead(ahead)
-    assert len(await world.deployments.list_spares()) == 1
+            await world.deployments.spares.start_ahead(ahead)
+    assert len(await world.deployments.spares.list()) == 1
     await world.look()
-    assert await world.deployments.list_spares() == []
+    assert await world.deployments.spares.list() == []

@@ -19,9 +19,9 @@ from guanaco.submissions import Status
 from guanaco_server.artifacts.stores.memory import MemoryStore
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.deployment import Deployment
-from guanaco_server.deployments.health import HANGS_AFTER
+from guanaco_server.deployments.engines.health import HANGS_AFTER
+from guanaco_server.deployments.engines.specs import deployment_name
 from guanaco_server.deployments.model_servers.model_server import ModelServerFault, ServerBusy
-from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import EngineRow, Phase
 from guanaco_server.formats.control import TOKEN_VARIABLE
 from guanaco_server.formats.shape import shape_of, swap_refusal
@@ -538,7 +538,7 @@ async def test_a_claim_stops_no_more_hot_servers_than_it_needs(
         await world.reconciler.reconcile()
     assert await world.phase(THIRD) is Phase.STARTING, "there was room for it"
     assert len(world.cluster.deployments) == 2, "so nothing had to go"
-    await world.deployments.apply(world.deployment(THIRD))
+    await world.deployments.servers.apply(world.deployment(THIRD))
     await world.deployments.mark_ready(THIRD, f"memory://{THIRD}")
     await world.ask(OTHER, "eve")
     for _ in range(3):
@@ -661,10 +661,10 @@ async def test_the_same_model_joins_the_server_that_was_kept(
         replace(world.deployment(SECOND), artifact_key=KEYS[FIRST])
     )
     assert given.server_key == FIRST
-    await world.deployments.apply(given)
+    await world.deployments.servers.apply(given)
     await world.reconciler.reconcile()
     assert world.cluster.starts == []
-    assert await world.deployments.list_spares() == []
+    assert await world.deployments.spares.list() == []
 
 
 @pytest.mark.parametrize("why", ["time", "shape", "memory", "crash"])
@@ -688,7 +688,7 @@ async def test_a_kept_server_that_helps_nobody_is_stopped(
         world.clock.advance(world.settings.hot_engine_s + 1)
     await world.reconciler.reconcile()
     assert world.cluster.deployments == {}
-    assert await world.deployments.list_spares() == []
+    assert await world.deployments.spares.list() == []
 
 
 async def test_a_kept_server_is_in_the_budget_and_makes_room(

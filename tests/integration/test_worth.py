@@ -45,7 +45,7 @@ class ByWorth(Scaled):
         await self.vote(**votes)
 
     async def serve_asked(self, name: str) -> None:
-        await self.deployments.apply(self.deployment(name))
+        await self.deployments.servers.apply(self.deployment(name))
         self.clock.advance(3)
         await self.deployments.mark_ready(name, f"memory://{name}")
         await self.set_deployed(name)

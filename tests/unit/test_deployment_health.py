@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from guanaco_server.clusters.cluster import DeploymentSpec
 from guanaco_server.clusters.memory import MemoryCluster
-from guanaco_server.deployments.health import (
+from guanaco_server.deployments.engines.health import (
     HANGS_AFTER,
     DeploymentHealth,
     ServerState,

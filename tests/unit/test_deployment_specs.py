@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from guanaco_server.deployments.specs import EngineOptions, model_server_spec
+from guanaco_server.deployments.engines.specs import EngineOptions, model_server_spec
 from guanaco_server.engine.artifacts.source import URLS_VARIABLE
 
 ENGINE = EngineOptions(("serve",), ("--extra",), Path("/cache"), 7)

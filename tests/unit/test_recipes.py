@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from guanaco.errors import NoRecipe, NoSuchGpu
 from guanaco.recipes import ImageKind, KvCacheDtype, Recipe, RecipeOverride
 from guanaco.submissions import Quantization
-from guanaco_server.deployments.specs import to_resources
+from guanaco_server.deployments.engines.specs import to_resources
 from guanaco_server.recipes.hardware import GPUS, Vendor, find_gpus
 from guanaco_server.recipes.machine import GIB, machine_needs
 from guanaco_server.recipes.memory import (

@@ -16,7 +16,11 @@ from guanaco import errors
 from guanaco.errors import GuanacoError, SubmissionNotFound, error_classes
 from guanaco.submissions import Quantization
 from guanaco_server.accounts import secrets
-from guanaco_server.deployments.specs import EngineOptions, deployment_name, model_server_spec
+from guanaco_server.deployments.engines.specs import (
+    EngineOptions,
+    deployment_name,
+    model_server_spec,
+)
 from guanaco_server.feedback.copies import Pseudonyms
 from guanaco_server.http.errors import status_of
 from guanaco_server.statistics.intervals import wilson_interval

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guanaco_server.deployments.specs import deployment_name
-from guanaco_server.deployments.swaps import idle_servers
+from guanaco_server.deployments.engines.specs import deployment_name
+from guanaco_server.deployments.engines.swaps import idle_servers
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.scaling.admission import surplus
 from guanaco_server.scaling.budget import (

@@ -228,13 +228,13 @@ def fleet_readers(rooms: Rooms) -> FleetReaders:
 
     async def idle() -> dict[str, int]:
         deployments = rooms.deployments.service
-        rows, spares = await deployments.list_wishes(), await deployments.list_spares()
+        rows, spares = await deployments.list_wishes(), await deployments.spares.list()
         return await rooms.deployments.idle.count(rows, spares)
 
     return FleetReaders(
         servers=servers,
         gpus_wanted=overview.gpus_wanted,
-        pools=rooms.deployments.service.waiting_in_pools,
+        pools=rooms.deployments.service.servers.waiting_in_pools,
         idle=idle,
         spending=rooms.costs.service.fleet,
     )

@@ -15,7 +15,8 @@ from datetime import datetime
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.database.database import Database
-from guanaco_server.deployments import engines, queries
+from guanaco_server.deployments import queries
+from guanaco_server.deployments.engines import assignment
 from guanaco_server.deployments.model_servers.model_server import ModelServer, ModelServerFault
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.tables import DeploymentRow, Phase
@@ -52,7 +53,7 @@ class VersionsBeside:
 
         Within the caller's transaction; afterwards the caller calls ``note_replicas``.
         """
-        await engines.lock(session)
+        await assignment.lock(session)
         fresh = await queries.locked(session, key)
         served = await queries.locked(session, submission_of(key))
         assert fresh is not None, "the caller has seen it ready, and holds its submission"
@@ -78,7 +79,7 @@ class VersionsBeside:
 
     async def drain(self, session: AsyncSession, key: str) -> None:
         """Let a version beside take no more turns and finish the replies that it has begun, within the caller's transaction."""
-        await engines.lock(session)
+        await assignment.lock(session)
         row = await queries.locked(session, key)
         if row is not None and row.phase is Phase.READY:
             row.phase, row.updated_at = Phase.DRAINING, self._clock.now()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from guanaco_server.clusters.cluster import Trouble
 from guanaco_server.database.database import Database
 from guanaco_server.deployments import queries
 from guanaco_server.deployments.deployment import PUBLISHED
+from guanaco_server.deployments.engines.assignment import by_engine, capacity_of
 from guanaco_server.deployments.model_servers.model_server import (
     ModelServer,
     ModelServerFault,
@@ -102,21 +103,6 @@ class DeploymentOverview:
     async def _rows(self) -> list[DeploymentRow]:
         async with self._database.read() as session:
             return list(await queries.all_rows(session))
-
-
-def by_engine(rows: Iterable[DeploymentRow]) -> dict[str, list[DeploymentRow]]:
-    found: defaultdict[str, list[DeploymentRow]] = defaultdict(list)
-    for row in rows:
-        found[row.server_key].append(row)
-    return dict(found)
-
-
-def capacity_of(users: Iterable[DeploymentRow]) -> int | None:
-    """Return what one replica of an engine carries: the most that a check of any of its users showed.
-
-    A check beside the load of others, or with longer replies, shows less capacity than there is.
-    """
-    return max((row.capacity for row in users if row.capacity is not None), default=None)
 
 
 def _named_after(users: Sequence[DeploymentRow]) -> str:

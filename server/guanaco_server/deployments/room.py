@@ -10,14 +10,15 @@ from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.clusters.compute import Compute
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.beside import VersionsBeside
+from guanaco_server.deployments.engines.spares import KeptServers
+from guanaco_server.deployments.engines.specs import AdapterLimits, EngineOptions
+from guanaco_server.deployments.engines.swaps import IdleServers, SwapShapes
 from guanaco_server.deployments.model_servers.model_server import ModelServer
 from guanaco_server.deployments.overview import DeploymentOverview
 from guanaco_server.deployments.reconciling.engine_reconciler import GiveUp
 from guanaco_server.deployments.reconciling.reconciler import Reconciler
 from guanaco_server.deployments.reconciling.sleeping import SleepingServers
-from guanaco_server.deployments.service import DeploymentService, HasOlderGateway, KeptServers
-from guanaco_server.deployments.specs import AdapterLimits, EngineOptions
-from guanaco_server.deployments.swaps import IdleServers, SwapShapes
+from guanaco_server.deployments.service import DeploymentService, HasOlderGateway
 from guanaco_server.deployments.takeover import Takeover
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings

@@ -62,7 +62,7 @@ class DeploymentRow(Table):
     ``unserved_since`` is set while it has a published server and no endpoint; ``trouble`` and ``problem`` say what keeps it.
 
     While a redeploy replaces a server there are two rows: the submission's own, which serves, and one beside it
-    (``versions.py``). ``server`` is the engine that it uses, if that is not named after its own key (``engines.py``);
+    (``versions.py``). ``server`` is the engine that it uses, if that is not named after its own key (``engines/assignment.py``);
     ``share`` of the conversations that began after ``takes_since`` go to the server beside.
     """
 
@@ -139,6 +139,14 @@ class DeploymentRow(Table):
     def is_draining(self) -> bool:
         return self.phase is Phase.DRAINING
 
+    def is_as_seen(self, other: DeploymentRow | None) -> bool:
+        """Return whether both rows are of the same run, in the same phase, on the same engine."""
+        return other is not None and (self.run, self.phase, self.server_key) == (
+            other.run,
+            other.phase,
+            other.server_key,
+        )
+
     @property
     def is_understood(self) -> bool:
         """Return whether this version knows its phase and all of how it is served; else it leaves the server alone."""
@@ -169,13 +177,13 @@ class SpareServer(BaseModel):
 
 
 class EngineRow(Table):
-    """A model server that deployments share (``engines.py``). ``run`` is that of the deployment that began it.
+    """A model server that deployments share (``engines/assignment.py``). ``run`` is that of the deployment that began it.
 
     ``digest`` says what it is; None where nobody joins it (any more). ``token`` opens the control routes of its model server.
 
     ``taken_by`` is the submission and the run that took its server over from another one, with the mark between them.
 
-    ``spare`` says what it is while no deployment uses it (``swaps.py``).
+    ``spare`` says what it is while no deployment uses it (``engines/spares.py``).
     """
 
     __tablename__ = "engines"
@@ -200,7 +208,7 @@ class ServerRequestRow(Table):
 
 
 class ArtifactMachineRow(Table):
-    """A machine of the cluster on which a server of the artifact has run lately, so that its cache may hold it (``machines.py``)."""
+    """A machine of the cluster on which a server of the artifact has run lately, so that its cache may hold it (``engines/machines.py``)."""
 
     __tablename__ = "artifact_machines"
 

@@ -1,4 +1,4 @@
-"""A new deployment takes over a hot server of its shape in place of a start; swaps.py says which and how."""
+"""A new deployment takes over a hot server of its shape in place of a start; engines/swaps.py says which and how."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import time
 from dataclasses import replace
 
 from guanaco_server.deployments.deployment import Deployment
-from guanaco_server.deployments.health import ServerState
+from guanaco_server.deployments.engines.health import ServerState
+from guanaco_server.deployments.engines.swaps import IdleServers
 from guanaco_server.deployments.model_servers.model_server import ModelServerFault, ServerBusy
 from guanaco_server.deployments.service import DeploymentService
-from guanaco_server.deployments.swaps import IdleServers
 from guanaco_server.deployments.tables import DeploymentRow
 
 BUSY_PATIENCE_S = 30.0  # for replies that are open on a server whose submissions all sleep
@@ -31,7 +31,7 @@ class Takeover:
         row = _find(rows, deployment)
         if row is None:
             return deployment
-        donor = await self._idle.find_for(row, rows, await self._deployments.list_spares())
+        donor = await self._idle.find_for(row, rows, await self._deployments.spares.list())
         if donor is not None:
             if await self._deployments.take_server(row.submission_id, donor.engine):
                 logger.info("%s takes over the server of %s", row.submission_id, donor.engine)
@@ -44,20 +44,20 @@ class Takeover:
         A server that runs and cannot be swapped is stopped first. One that was not taken over may have other arguments, and is replaced, unless it sleeps on its GPU.
         """
         row = await self._deployments.find(deployment.submission_id)
-        seen = await self._deployments.look(deployment.server_key)
+        seen = await self._deployments.servers.look(deployment.server_key)
         if row is None or row.run != deployment.run or seen.state is not ServerState.HEALTHY:
             return None
-        is_asleep = await self._deployments.is_asleep(seen.endpoints)
+        is_asleep = await self._deployments.servers.is_asleep(seen.endpoints)
         if not is_asleep and not await self._deployments.has_taken_over(row):
             return None
-        if not await self._deployments.holds_another(row, seen.endpoints):
+        if not await self._deployments.servers.holds_another(row, seen.endpoints):
             return None
         try:
             for endpoint in seen.endpoints:
                 await self._swap(row, endpoint)
         except ModelServerFault as error:
             logger.warning("%s gets a server of its own: %s", row.submission_id, error)
-            await self._deployments.stop_server_of(row)
+            await self._deployments.servers.stop_server_of(row)
             return None
         return seen.endpoints[0]
 
@@ -65,7 +65,7 @@ class Takeover:
         deadline = time.monotonic() + BUSY_PATIENCE_S
         while True:
             try:
-                return await self._deployments.swap(row, endpoint)
+                return await self._deployments.servers.swap(row, endpoint)
             except ServerBusy:
                 if time.monotonic() > deadline:
                     raise

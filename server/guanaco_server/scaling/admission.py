@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from guanaco_server.clusters.cluster import Cluster
+from guanaco_server.deployments.engines.specs import deployment_name
+from guanaco_server.deployments.engines.swaps import IdleServer, IdleServers, Rank, idle_servers
 from guanaco_server.deployments.reconciling.backoff import Backoff
 from guanaco_server.deployments.service import DeploymentService
-from guanaco_server.deployments.specs import deployment_name
-from guanaco_server.deployments.swaps import IdleServer, IdleServers, Rank, idle_servers
 from guanaco_server.deployments.tables import DeploymentRow, EngineRow, Phase
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.budget import Budget, Claim, Room, RoomPlan, Tenant, share
@@ -79,7 +79,7 @@ class Admission:
         """
         rows = await self._deployments.list_wishes()
         self._pace.forget_all_but({row.submission_id for row in rows if row.phase in ASKING})
-        spares = await self._deployments.list_spares()
+        spares = await self._deployments.spares.list()
         if not spares and not any(row.phase in ASKING for row in rows):
             await self._note_yielding(rows, WorthPlan())
             return frozenset()
@@ -100,7 +100,7 @@ class Admission:
         self, rows: list[DeploymentRow], plan: RoomPlan, worth: WorthPlan
     ) -> frozenset[str]:
         idle = idle_servers(
-            rows, await self._deployments.list_spares(), (Phase.SLEEPING, Phase.WAKING)
+            rows, await self._deployments.spares.list(), (Phase.SLEEPING, Phase.WAKING)
         )
         since = self._clock.now() - timedelta(seconds=self._hot.keep_s or FOREVER_S)
         has_place = self._cluster.can_relabel and self._hot.has_memory(0)
@@ -179,7 +179,7 @@ class Admission:
         """Give those that wait for room the servers of their shape that nobody needs, and return what is so afterwards."""
         for row in [row for row in rows if row.phase in ROUSED]:
             donor = await self._idle.find_for(
-                row, rows, await self._deployments.list_spares(), worth.rank
+                row, rows, await self._deployments.spares.list(), worth.rank
             )
             if donor is None:
                 continue

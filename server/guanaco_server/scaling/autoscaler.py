@@ -18,12 +18,12 @@ from datetime import datetime, timedelta
 from sqlalchemy.exc import DBAPIError
 
 from guanaco_server.database.commits import LOOK_ANYWAY_S, CommitWatch
+from guanaco_server.deployments.engines.assignment import by_engine, capacity_of
 from guanaco_server.deployments.model_servers.model_server import (
     ModelServer,
     ModelServerFault,
     ServerLoad,
 )
-from guanaco_server.deployments.overview import by_engine, capacity_of
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.background import Background

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from guanaco_server.clusters.compute import Compute
 from guanaco_server.database.commits import CommitWatch
+from guanaco_server.deployments.engines.swaps import IdleServers
 from guanaco_server.deployments.model_servers.model_server import ModelServer
 from guanaco_server.deployments.overview import DeploymentOverview
 from guanaco_server.deployments.service import DeploymentService
-from guanaco_server.deployments.swaps import IdleServers
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.admission import Admission, HotEngines
 from guanaco_server.scaling.autoscaler import Autoscaler, ScalingPolicy

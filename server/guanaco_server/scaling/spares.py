@@ -20,9 +20,9 @@ from datetime import datetime, timedelta
 
 from guanaco_server.clusters.cluster import Cluster
 from guanaco_server.deployments.deployment import Deployment
+from guanaco_server.deployments.engines.swaps import IdleServer, IdleServers
 from guanaco_server.deployments.reconciling.backoff import Backoff
 from guanaco_server.deployments.service import DeploymentService
-from guanaco_server.deployments.swaps import IdleServer, IdleServers
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.scaling.admission import HotEngines, tenants_of
@@ -73,7 +73,7 @@ class ServersAhead:
         ):
             return
         rows = await self._deployments.list_wishes()
-        idle = await self._idle.running(rows, await self._deployments.list_spares())
+        idle = await self._idle.running(rows, await self._deployments.spares.list())
         if len(idle) >= self._hot.most or any(server.is_starting for server in idle):
             return
         due = await self._due(idle)
@@ -85,7 +85,7 @@ class ServersAhead:
                     "starting %s ahead: servers of its shape were asked for lately",
                     deployment.submission_id,
                 )
-                await self._deployments.start_ahead(deployment)
+                await self._deployments.spares.start_ahead(deployment)
                 return
 
     def _is_between_checks(self) -> bool:
@@ -99,7 +99,7 @@ class ServersAhead:
         """Return by shape the servers that are due, the most wanted first. Each holds the artifact of its shape that was asked for last."""
         asked: Counter[str] = Counter()
         latest: dict[str, Deployment] = {}
-        for server in await self._deployments.requested_servers():
+        for server in await self._deployments.spares.requested():
             deployment = Deployment.of_spare(f"spare-{secrets.token_hex(4)}", server)
             shape = await self._idle.shape_of(deployment)
             if shape is not None:
@@ -132,7 +132,9 @@ class ServersAhead:
         taken = sum((Room(server.gpu_count, 1) for server in idle), taken)
         if not self._budget.holds(taken + Room(deployment.gpu_count, 1)):
             return False
-        return self._hot.has_memory(0) and await self._deployments.has_room_ahead(deployment)
+        return self._hot.has_memory(0) and await self._deployments.servers.has_room_ahead(
+            deployment
+        )
 
 
 def most_wanted(asked: Mapping[str, int], waiting: Mapping[str, int], requests: int) -> list[str]:

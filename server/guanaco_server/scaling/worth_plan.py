@@ -21,8 +21,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from guanaco_server.deployments.overview import by_engine
-from guanaco_server.deployments.swaps import IdleServer
+from guanaco_server.deployments.engines.assignment import by_engine
+from guanaco_server.deployments.engines.swaps import IdleServer
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime import threads
 from guanaco_server.runtime.clock import Clock

@@ -24,13 +24,13 @@ from sqlalchemy.exc import TimeoutError as NoConnectionLeft
 from guanaco.errors import ClusterRefused, ClusterUnreachable, StoreUnreachable
 from guanaco_server.clusters.cluster import Trouble
 from guanaco_server.deployments.deployment import PUBLISHED, Deployment
-from guanaco_server.deployments.health import DeploymentHealth, ServerState
+from guanaco_server.deployments.engines.health import DeploymentHealth, ServerState
+from guanaco_server.deployments.engines.specs import deployment_name
 from guanaco_server.deployments.model_servers.model_server import ModelServerFault, ServerBusy
 from guanaco_server.deployments.reconciling.backoff import Backoff
 from guanaco_server.deployments.reconciling.hangs import HangDetector
 from guanaco_server.deployments.reconciling.sleeping import SleepingServers
 from guanaco_server.deployments.service import DeploymentService
-from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.clock import Clock
 
@@ -132,7 +132,7 @@ class EngineReconciler:
             return seen
         await self._leave_lost_region(row)
         await self._deployments.mark(row.submission_id, Phase.RESTARTING, restarts=0, seen=row)
-        await self._deployments.apply(Deployment.of(row))
+        await self._deployments.servers.apply(Deployment.of(row))
         return seen
 
     async def _follow(self, row: DeploymentRow, seen: DeploymentHealth) -> None:
@@ -155,7 +155,11 @@ class EngineReconciler:
     ) -> None:
         self._deployments.note_replicas(row.submission_id, ())
         name = deployment_name(row.server_key)
-        if name in running and name in surplus and await self._deployments.stop_if_unused(row):
+        if (
+            name in running
+            and name in surplus
+            and await self._deployments.servers.stop_if_unused(row)
+        ):
             logger.info("stopped the server of %s: it is %s", row.submission_id, row.phase)
 
     async def _let_sleep(
@@ -167,9 +171,9 @@ class EngineReconciler:
         if name not in running or any(row.phase is not Phase.SLEEPING for row in users):
             self._sleeping.forget(engine)
         elif name not in surplus:
-            if self._hangs.idle_hangs(engine, await self._deployments.look(engine)):
+            if self._hangs.idle_hangs(engine, await self._deployments.servers.look(engine)):
                 logger.warning("stopping the server of %s, which nobody uses: it hangs", engine)
-                await self._deployments.stop_if_unused(users[0])
+                await self._deployments.servers.stop_if_unused(users[0])
             else:
                 await self._sleeping.settle(users)
 
@@ -190,26 +194,26 @@ class EngineReconciler:
         elif await self._wait(row, seen):
             await self._give_up_on([row, *others])
         if seen.state is not ServerState.MISSING:
-            await self._deployments.renew_secrets(row)
+            await self._deployments.servers.renew_secrets(row)
         return seen
 
     async def _look(self, row: DeploymentRow) -> DeploymentHealth:
         """Look at the engine. One that holds another artifact than it should is given the right one first, or is stopped."""
-        seen = await self._deployments.look(row.server_key)
+        seen = await self._deployments.servers.look(row.server_key)
         if seen.state is not ServerState.HEALTHY:
             return seen
-        if not await self._deployments.holds_another(row, seen.endpoints):
+        if not await self._deployments.servers.holds_another(row, seen.endpoints):
             return seen
         await self._deployments.publish_replicas(row, ())
         try:
             for endpoint in seen.endpoints:
-                await self._deployments.swap(row, endpoint)
+                await self._deployments.servers.swap(row, endpoint)
         except ServerBusy as error:
             logger.info("%s waits for its server: %s", row.submission_id, error)
             return DeploymentHealth(ServerState.STARTING)
         except ModelServerFault as error:
             logger.warning("%s gets a server of its own: %s", row.submission_id, error)
-            await self._deployments.stop_server_of(row)
+            await self._deployments.servers.stop_server_of(row)
             return DeploymentHealth(ServerState.MISSING, trouble=Trouble.OBJECT_MISSING)
         logger.info("%s has taken over a server of its shape", row.submission_id)
         return seen
@@ -247,7 +251,7 @@ class EngineReconciler:
         if seen.is_settled and not seen.silent:
             self._repairs.forget(deployment_name(row.server_key))
         for endpoint in self._hangs.hanging(row, seen):
-            if await self._deployments.stop_replica(row.server_key, endpoint):
+            if await self._deployments.servers.stop_replica(row.server_key, endpoint):
                 logger.warning(
                     "stopped the replica of %s at %s: it hung", row.submission_id, endpoint
                 )
@@ -275,7 +279,7 @@ class EngineReconciler:
         if row.restarts >= self._restart_limit:
             return True
         logger.warning("stopping the server of %s: it hangs", row.submission_id)
-        if await self._deployments.stop_server_of(row):
+        if await self._deployments.servers.stop_server_of(row):
             await self._deployments.mark(
                 row.submission_id, Phase.RESTARTING, restarts=row.restarts + 1, seen=row
             )
@@ -297,7 +301,7 @@ class EngineReconciler:
         if not pace.allows(deployment_name(row.server_key)):
             return False
         logger.info("applying %s again: %s", row.submission_id, why)
-        await self._deployments.apply(Deployment.of(row))
+        await self._deployments.servers.apply(Deployment.of(row))
         return True
 
     async def _restart(self, row: DeploymentRow, seen: DeploymentHealth) -> bool:
@@ -320,14 +324,16 @@ class EngineReconciler:
         logger.warning(
             "starting the server of %s again%s: %s", row.submission_id, counted, _why(seen)
         )
-        await self._deployments.apply(Deployment.of(row))  # a store out of reach is no restart
+        await self._deployments.servers.apply(
+            Deployment.of(row)
+        )  # a store out of reach is no restart
         await self._deployments.mark(
             row.submission_id, Phase.RESTARTING, restarts=restarts, seen=row
         )
         return False
 
     async def _give_up_on(self, rows: list[DeploymentRow]) -> None:
-        lines, _ = await self._deployments.logs(rows[0].server_key, 0)
+        lines, _ = await self._deployments.servers.logs(rows[0].server_key, 0)
         for row in rows:
             await self._give_up(row.submission_id, lines)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from guanaco_server.deployments.health import HANGS_AFTER, DeploymentHealth, ServerState
+from guanaco_server.deployments.engines.health import HANGS_AFTER, DeploymentHealth, ServerState
 from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.runtime.clock import Clock
 

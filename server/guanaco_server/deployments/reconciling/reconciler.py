@@ -22,7 +22,8 @@ from datetime import timedelta
 
 from guanaco_server.clusters.cluster import Cluster
 from guanaco_server.database.commits import CommitWatch
-from guanaco_server.deployments.health import ServerState
+from guanaco_server.deployments.engines.health import ServerState
+from guanaco_server.deployments.engines.specs import deployment_name
 from guanaco_server.deployments.reconciling.backoff import Backoff
 from guanaco_server.deployments.reconciling.engine_reconciler import (
     OUT_OF_REACH,
@@ -32,7 +33,6 @@ from guanaco_server.deployments.reconciling.engine_reconciler import (
 from guanaco_server.deployments.reconciling.hangs import HangDetector
 from guanaco_server.deployments.reconciling.sleeping import SleepingServers
 from guanaco_server.deployments.service import DeploymentService
-from guanaco_server.deployments.specs import deployment_name
 from guanaco_server.deployments.tables import DeploymentRow, EngineRow
 from guanaco_server.runtime.background import Background
 from guanaco_server.runtime.clock import Clock
@@ -141,7 +141,7 @@ class Reconciler:
         # Later changes are seen by the next look: no other server is stopped for want of room.
         self._surplus = await self._admit()
         rows = await self._deployments.list_wishes()
-        spares = {deployment_name(row.id): row for row in await self._deployments.list_spares()}
+        spares = {deployment_name(row.id): row for row in await self._deployments.spares.list()}
         running = await self._cluster.list_deployments()
         self._has_work = bool(rows or spares or running or self._tasks)
         for users in _by_engine(rows):
@@ -199,13 +199,13 @@ class Reconciler:
 
     async def _stop_unwanted(self, name: str) -> None:
         try:
-            await self._deployments.stop_unwanted(name)
+            await self._deployments.servers.stop_unwanted(name)
         except OUT_OF_REACH as error:
             logger.warning("%s cannot be stopped, trying again: %s", name, error)
 
     async def _end_spare(self, engine: str) -> None:
         try:
-            await self._deployments.end_spare(engine)
+            await self._deployments.spares.end(engine)
         except OUT_OF_REACH as error:
             logger.warning("%s cannot be stopped, trying again: %s", engine, error)
 
@@ -213,24 +213,24 @@ class Reconciler:
         """Note that a server that was started ahead answers. One that ended, or takes too long, is stopped."""
         assert engine.spare is not None, "it has no users"
         try:
-            seen = await self._deployments.look(engine.id)
+            seen = await self._deployments.servers.look(engine.id)
             has_ended = seen.state in (ServerState.EXITED, ServerState.MISSING)
             is_late = self._clock.now() - engine.spare.since > self._ready_timeout
             if seen.state is ServerState.HEALTHY:
                 logger.info("%s waits for a submission of its shape", engine.id)
-                await self._deployments.note_spare_ready(engine.id)
+                await self._deployments.spares.note_ready(engine.id)
             elif has_ended or is_late:
                 logger.warning("%s was started ahead, and did not get ready", engine.id)
-                await self._deployments.end_spare(engine.id)
+                await self._deployments.spares.end(engine.id)
         except OUT_OF_REACH as error:
             logger.warning("%s cannot be seen to, trying again: %s", engine.id, error)
 
     async def _check_spare(self, engine: str) -> None:
         """End a server that waits, and hangs. If its shape is wanted, another one is started ahead."""
         try:
-            if self._hangs.idle_hangs(engine, await self._deployments.look(engine)):
+            if self._hangs.idle_hangs(engine, await self._deployments.servers.look(engine)):
                 logger.warning("stopping %s, which nobody uses: it hangs", engine)
-                await self._deployments.end_spare(engine)
+                await self._deployments.spares.end(engine)
         except OUT_OF_REACH as error:
             logger.warning("%s cannot be looked at, trying again: %s", engine, error)
 

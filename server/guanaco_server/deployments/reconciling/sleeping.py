@@ -2,7 +2,7 @@
 
     serving ── all of its deployments sleep ──▶ level 1: the GPU's memory is free, the weights are in the machine's memory
                                            └──▶ level 2: the same without the weights, where those would take too much memory
-    asleep  ── one wakes ──▶ a swap (swaps.py), to the artifact that it kept too, wakes it
+    asleep  ── one wakes ──▶ a swap (engines/swaps.py), to the artifact that it kept too, wakes it
 
 A server that is on no GPU refuses the order, and waits as it is. The order names the artifact that is meant: a server that another worker
 has had swapped meanwhile refuses it too, and is asked again once it holds what it should. Level 2 is for shapes alone that a swap supports: another server could not be
@@ -16,14 +16,14 @@ from collections.abc import Callable, Sequence, Set
 
 from guanaco_server.clusters.cluster import Cluster
 from guanaco_server.deployments.deployment import Deployment
-from guanaco_server.deployments.health import ServerState
+from guanaco_server.deployments.engines.health import ServerState
+from guanaco_server.deployments.engines.swaps import IdleServers
 from guanaco_server.deployments.model_servers.model_server import (
     CannotSleep,
     ModelServerFault,
     SleepLevel,
 )
 from guanaco_server.deployments.service import DeploymentService
-from guanaco_server.deployments.swaps import IdleServers
 from guanaco_server.deployments.tables import DeploymentRow
 from guanaco_server.recipes.machine import machine_needs
 
@@ -64,12 +64,14 @@ class SleepingServers:
         engine, deployment = users[0].server_key, Deployment.of(users[0])
         if engine in self._kept or not self._cluster.can_relabel:
             return
-        seen = await self._deployments.look(engine)
+        seen = await self._deployments.servers.look(engine)
         if seen.state is not ServerState.HEALTHY or len(seen.endpoints) != 1:
             return
         (endpoint,) = seen.endpoints
-        weights = await self._deployments.weights_bytes(deployment)
-        if await self._deployments.is_asleep([endpoint]):  # an earlier process has seen to it
+        weights = await self._deployments.servers.weights_bytes(deployment)
+        if await self._deployments.servers.is_asleep(
+            [endpoint]
+        ):  # an earlier process has seen to it
             self._kept[engine] = weights
             return
         level = await self._level(deployment, weights)
@@ -77,9 +79,9 @@ class SleepingServers:
             self._kept[engine] = 0
             return
         try:
-            await self._deployments.sleep(engine, endpoint, level, deployment.held_key)
+            await self._deployments.servers.sleep(engine, endpoint, level, deployment.held_key)
         except CannotSleep:
-            if not await self._deployments.holds_another(users[0], seen.endpoints):
+            if not await self._deployments.servers.holds_another(users[0], seen.endpoints):
                 self._kept[engine] = 0
         except ModelServerFault as error:
             logger.info("%s does not sleep yet: %s", engine, error)

@@ -111,7 +111,7 @@ def build_pipeline(
     adapters = AdapterPolicy(
         settings.serves_adapters,
         settings.lora_max_rank,
-        deployments.can_add_adapters,
+        deployments.servers.can_add_adapters,
         settings.starts_bases_for_adapters,
     )
     server_start = ServerStart(

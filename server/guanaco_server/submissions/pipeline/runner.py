@@ -117,7 +117,7 @@ class StageRunner:
         if key is None:
             return
         try:
-            await self._parts.deployments.stop_withdrawn(key)
+            await self._parts.deployments.servers.stop_withdrawn(key)
             if outcome == Outcome.CANCELLED:
                 await self._parts.artifacts.drop_begun(run.submission_id)
         except (GuanacoError, OSError, DBAPIError) as error:

@@ -20,7 +20,7 @@ from guanaco.submissions import Level, Stage, Submission
 from guanaco_server.clusters.cluster import Trouble
 from guanaco_server.costs.service import CostService
 from guanaco_server.deployments.deployment import Deployment
-from guanaco_server.deployments.health import DeploymentHealth, ServerState
+from guanaco_server.deployments.engines.health import DeploymentHealth, ServerState
 from guanaco_server.deployments.model_servers.model_server import AdapterRefused, ModelServerFault
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.takeover import Takeover
@@ -199,7 +199,7 @@ class ServerStart:
         larger = await self._recipe(run, unquantized)  # it may need more GPUs
         endpoint, served = await self._serve(run, replace(unquantized, recipe=larger))
         measured = await self._quantization.measure_unquantized(run, served, endpoint)
-        await self._deployments.stop_server(served.server_key)
+        await self._deployments.servers.stop_server(served.server_key)
         return measured
 
     async def _serve_as_wished(
@@ -241,7 +241,7 @@ class ServerStart:
             await self._load_adapter(run, deployment, taken)
             return taken, deployment
         try:
-            await self._deployments.apply(deployment)
+            await self._deployments.servers.apply(deployment)
         except FileNotFoundError as error:
             raise EngineMissing(
                 f"The engine environment is missing: there is no {error.filename}.",
@@ -273,11 +273,11 @@ class ServerStart:
         """Wait until a server that serves others already is healthy. If it has crashed, the reconciler starts it again."""
         deadline = time.monotonic() + self._ready_timeout_s
         while time.monotonic() < deadline:
-            sighting = await self._deployments.look(deployment.server_key)
+            sighting = await self._deployments.servers.look(deployment.server_key)
             if sighting.state is ServerState.HEALTHY and await self._holds(deployment, sighting):
                 return sighting.endpoints[0]
             if not await self._deployments.is_served_for_others(deployment.submission_id):
-                await self._deployments.apply(deployment)  # the others have left
+                await self._deployments.servers.apply(deployment)  # the others have left
             await asyncio.sleep(POLL_S)
         raise ModelServerTooSlow(
             f"The model server was not ready within {self._ready_timeout_s:,.0f} s."
@@ -286,7 +286,9 @@ class ServerStart:
     async def _holds(self, deployment: Deployment, sighting: DeploymentHealth) -> bool:
         """Return whether the server holds the deployment's artifact, and is not being swapped or woken for the others."""
         row = await self._deployments.find(deployment.submission_id)
-        return row is None or not await self._deployments.holds_another(row, sighting.endpoints)
+        return row is None or not await self._deployments.servers.holds_another(
+            row, sighting.endpoints
+        )
 
     async def _require_room(self, run: PipelineRun) -> None:
         """Wait for room, but only briefly: a stage that waits for longer gives up its place in the pipeline."""
@@ -307,14 +309,14 @@ class ServerStart:
         applied_at = started
         queued_at: float | None = None
         while time.monotonic() - started < self._ready_timeout_s:
-            sighting = await self._deployments.look(server_key)
+            sighting = await self._deployments.servers.look(server_key)
             if sighting.trouble is Trouble.QUEUED:
                 queued_at = queued_at or time.monotonic()
                 await self._wait_for_place(run, sighting, queued_at)
             elif queued_at is not None:
                 await self._records.end_waiting(run)
                 started, queued_at = time.monotonic(), None  # waiting for a place is no slow start
-            lines, offset = await self._deployments.logs(server_key, offset)
+            lines, offset = await self._deployments.servers.logs(server_key, offset)
             seen.extend(lines)
             if (
                 lines and deployment.engine_name == run.submission_id
@@ -353,7 +355,7 @@ class ServerStart:
         await self._records.log(
             run, Stage.DEPLOY, f"Starting the model server again. {why}", level=Level.WARNING
         )
-        await self._deployments.apply(deployment)
+        await self._deployments.servers.apply(deployment)
 
 
 def _server_failure(

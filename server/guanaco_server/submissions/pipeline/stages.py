@@ -109,7 +109,7 @@ async def resolve(parts: StageParts, run: PipelineRun, submission: Submission) -
 
 @performs(Stage.CHECK)
 async def check(parts: StageParts, run: PipelineRun, submission: Submission) -> Facts:
-    await parts.deployments.expect_server()
+    await parts.deployments.servers.expect_server()
     token = await parts.records.hub_token(run)
     with _explain_missing_token(token, submission.base_commit and submission.base_repo):
         model = await examine(parts, hub_of(parts, token), submission)
@@ -229,7 +229,7 @@ async def _merge_refused(
         )
     facts: Facts = {"artifact_key": manifest.key, "merged_because": why}
     key = await parts.records.replace_artifact(run, facts)
-    await parts.deployments.stop_withdrawn(key)
+    await parts.deployments.servers.stop_withdrawn(key)
     return submission.model_copy(update=facts)
 
 

@@ -13,13 +13,13 @@ from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.database.database import Database
 from guanaco_server.deployments import queries
 from guanaco_server.deployments.deployment import Deployment
-from guanaco_server.deployments.health import DeploymentHealth, await_order
+from guanaco_server.deployments.engines.health import DeploymentHealth, await_order
+from guanaco_server.deployments.engines.specs import is_remote
 from guanaco_server.deployments.model_servers.model_server import (
     ModelServer,
     ModelServerFault,
     SwapOrder,
 )
-from guanaco_server.deployments.specs import is_remote
 from guanaco_server.deployments.tables import DeploymentRow, EngineRow
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ platform (``engine_digest``). Deployments that differ only in what each request 
 
 An engine is there as long as a deployment uses it. It is named after the deployment that began it, and the model server
 knows its model by that name (``Deployment.model``). Who uses which is ``deployments.server``, so nothing is counted twice.
-The server of a submission that is torn down may stay without users, as a spare (``swaps.py``).
+The server of a submission that is torn down may stay without users, as a spare (``spares.py``).
 A deployment that an earlier version of Guanaco began has no engine here, and is alone.
 """
 
@@ -19,6 +19,8 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+from collections import defaultdict
+from collections.abc import Iterable
 from datetime import datetime
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -26,7 +28,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from guanaco_server.database.commit_order import in_commit_order
 from guanaco_server.deployments import queries
 from guanaco_server.deployments.deployment import Deployment
-from guanaco_server.deployments.specs import EngineOptions
+from guanaco_server.deployments.engines.specs import EngineOptions
 from guanaco_server.deployments.tables import DeploymentRow, EngineRow, SpareServer
 from guanaco_server.deployments.versions import MARK, beside, is_beside, submission_of
 
@@ -141,42 +143,6 @@ async def leave(
         await queries.remove_engine(session, row.server_key)
 
 
-async def begin_spare(
-    session: AsyncSession, deployment: Deployment, options: EngineOptions, now: datetime
-) -> None:
-    """Note a server that is started ahead of demand. The same artifact joins it, unless an engine that is used is joined already."""
-    await lock(session)
-    digest = engine_digest(deployment, options)
-    if digest is not None and await queries.open_engine(session, digest) is not None:
-        digest = None
-    session.add(
-        EngineRow(
-            id=deployment.submission_id,
-            digest=digest,
-            run=deployment.run,
-            token=secrets.token_urlsafe(32),
-            made_at=now,
-            spare=deployment.as_spare(now, is_starting=True),
-        )
-    )
-
-
-async def note_spare_ready(session: AsyncSession, key: str) -> None:
-    """Note that a server that was started ahead answers, unless somebody has taken it."""
-    await lock(session)
-    engine = await session.get(EngineRow, key)
-    if engine is not None and engine.spare is not None:
-        engine.spare = engine.spare.model_copy(update={"is_starting": False})
-
-
-async def end_spare(session: AsyncSession, key: str) -> None:
-    """Forget an engine without users, unless somebody has taken it."""
-    await lock(session)
-    engine = await session.get(EngineRow, key)
-    if engine is not None and engine.spare is not None:
-        await session.delete(engine)
-
-
 async def _new_name(session: AsyncSession, deployment: Deployment) -> str:
     """Return the deployment's own key; if others use a model server of that name, the key of its run."""
     key = deployment.submission_id
@@ -188,3 +154,18 @@ async def _new_name(session: AsyncSession, deployment: Deployment) -> str:
 async def lock(session: AsyncSession) -> None:
     """Let nobody else change who uses which engine until the transaction ends. This comes before any deployment's row is locked."""
     await in_commit_order(session, EngineRow.__tablename__)
+
+
+def by_engine(rows: Iterable[DeploymentRow]) -> dict[str, list[DeploymentRow]]:
+    found: defaultdict[str, list[DeploymentRow]] = defaultdict(list)
+    for row in rows:
+        found[row.server_key].append(row)
+    return dict(found)
+
+
+def capacity_of(users: Iterable[DeploymentRow]) -> int | None:
+    """Return what one replica of an engine carries: the most that a check of any of its users showed.
+
+    A check beside the load of others, or with longer replies, shows less capacity than there is.
+    """
+    return max((row.capacity for row in users if row.capacity is not None), default=None)

@@ -25,8 +25,8 @@ from guanaco_server.artifacts.checking.configs import ArtifactConfigs
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.clusters.cluster import Cluster, ReplicaPhase
 from guanaco_server.deployments.deployment import Deployment
-from guanaco_server.deployments.overview import by_engine
-from guanaco_server.deployments.specs import EngineOptions, deployment_name
+from guanaco_server.deployments.engines.assignment import by_engine
+from guanaco_server.deployments.engines.specs import EngineOptions, deployment_name
 from guanaco_server.deployments.tables import DeploymentRow, EngineRow, Phase, SpareServer
 from guanaco_server.formats.shape import shape_of, swap_refusal
 from guanaco_server.recipes.recipe import ENGINE_QUANTIZATION
