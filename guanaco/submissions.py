@@ -279,6 +279,10 @@ class Rollout(BaseModel):
     failure: Failure | None = Field(
         default=None, description="The reason why the version before still serves."
     )
+    because: str | None = Field(
+        default=None,
+        description="The reason why the platform began it by itself; null where a developer did.",
+    )
 
     @property
     def is_canary(self) -> bool:

@@ -23,7 +23,7 @@ from guanaco_cli.options import (
 from guanaco_cli.progress import conclude, explain_failure, watch
 
 if TYPE_CHECKING:
-    from guanaco.submissions import Rollout, Submission, SubmissionEvent
+    from guanaco.submissions import Submission, SubmissionEvent
 
 app = typer.Typer()
 
@@ -171,7 +171,7 @@ def _facts(submission: Submission) -> list[tuple[str, str]]:
         ("dtype", "" if submission.dtype == "auto" else submission.dtype),
         ("quantized", submission.quantization or ""),
         ("submitted", words.moment(submission.created_at)),
-        ("redeploy", _rollout(submission.rollout) if submission.rollout else ""),
+        ("redeploy", _rollout(submission)),
     ]
 
 
@@ -181,13 +181,19 @@ def _unserved(submission: Submission) -> str:
     return f"since {words.moment(submission.unserved.since)}: {submission.unserved.problem}"
 
 
-def _rollout(rollout: Rollout) -> str:
+def _rollout(submission: Submission) -> str:
+    rollout = submission.rollout
+    if rollout is None:
+        return ""
     what = f"run {rollout.run}, {rollout.phase}"
     if rollout.is_canary:
         left_s = (rollout.canary_s or 0) - words.since(rollout.shifting_at or rollout.began_at)
         what += f": a canary with {rollout.share:.1%} of new conversations, for {words.seconds(max(0, left_s))} more unless it is worse"
     if rollout.failure is not None:
-        what += f", and the version before serves on: {rollout.failure.detail}"
+        serves_on = "" if submission.unserved else ", and the version before serves on"
+        what += f"{serves_on}: {rollout.failure.detail}"
+    if rollout.because is not None:
+        what += f" (begun by the platform. {rollout.because})"
     return what
 
 

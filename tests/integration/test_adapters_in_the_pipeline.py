@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from guanaco.accounts import Role
+from guanaco.errors import HubUnreachable
 from guanaco.submissions import Outcome, Stage, WeightDtype
 from guanaco_server.artifacts.service import artifact_key
 from guanaco_server.clusters.cluster import JobSpec
@@ -17,9 +19,13 @@ from guanaco_server.deployments.engines.specs import deployment_name
 from guanaco_server.deployments.model_servers.model_server import AdapterRefused
 from guanaco_server.formats.manifest import AdapterPart, Manifest
 from guanaco_server.serializer.task import TICKET_VARIABLE
+from guanaco_server.settings import Settings
+from guanaco_server.submissions.pipeline import server_start
 from guanaco_server.submissions.pipeline.records import PipelineRun
+from guanaco_server.submissions.rollouts.loop import LEARN_S, SHIFT_S
+from guanaco_server.submissions.rollouts.unasked import AGAIN_S
 from tests.fixtures.lora_repos import make_lora_repo
-from tests.fixtures.world import World
+from tests.fixtures.world import TEST_SETTINGS, World
 
 ONE, TWO = "acme/one", "acme/two"
 TOKEN = "hf_ofada0123456789"
@@ -69,6 +75,28 @@ class AdapterWorld(World):
 
     async def kept_token(self, run: PipelineRun) -> bool:
         return await self.journal.hub_token(run) is not None
+
+    async def forget_adapters(self, fault: AdapterRefused) -> None:
+        """Model servers start again, and take none of their adapters."""
+        self.model_server.adapters.clear()
+        self.model_server.adapter_fault = fault
+        for _ in range(2):
+            await self.reconciler.reconcile()
+
+    async def unasked(self) -> list[str]:
+        return await self.platform.rooms.rollouts.unasked.step()
+
+    async def finish_rollout(self) -> None:
+        """Let the new version take over, and stop the old one."""
+        for seconds in (SHIFT_S, LEARN_S):
+            self.clock.advance(seconds)
+            await self.platform.rooms.rollouts.takeovers.step()
+            await self.reconciler.reconcile()
+
+    def change_settings(self, **changes: Any) -> None:
+        """Start the platform again with other settings."""
+        self.settings = Settings(**{**TEST_SETTINGS, **self.changes, **changes})
+        self.restart()
 
     async def _serialize(self, spec: JobSpec) -> None:
         key = spec.secrets[TICKET_VARIABLE].rpartition("/")[2]
@@ -164,3 +192,102 @@ async def test_the_token_of_a_private_adapter_is_kept_until_loaded(
     assert await world.run(run, Stage.DEPLOY) is Outcome.DONE
     assert world.cluster.jobs[-1].secrets["HF_TOKEN"] == TOKEN
     assert not await world.kept_token(run)
+
+
+async def test_a_refused_adapter_waits_for_room_without_a_place(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_start, "ROOM_PATIENCE_S", 0.0)
+    world = AdapterWorld(database, max_model_servers=1)
+    await world.begin(tmp_path)
+    base, adapter = await world.submit("acme/tiny"), await world.submit(ONE)
+    for run in (base, adapter):
+        await world.run(run, *TO_SERIALIZE)
+    assert await world.run(base, Stage.DEPLOY) is None
+    await world.reconciler.reconcile()
+    assert await world.run(base, Stage.DEPLOY) is Outcome.DONE
+    world.model_server.adapter_fault = REFUSAL
+    assert await world.run(adapter, Stage.DEPLOY) is None  # its workflow ends until there is room
+    waiting = (await world.api.get(f"/submissions/{adapter.submission_id}")).json()
+    assert waiting["merged_because"] == WHY
+    (why,) = (stage["waits_for"] for stage in waiting["stages"] if stage["stage"] == "deploy")
+    assert why
+    await world.api.post(f"/submissions/{base.submission_id}/cancel")
+    for _ in range(2):
+        await world.reconciler.reconcile()
+    assert await world.run(adapter, Stage.DEPLOY) is Outcome.DONE
+    row = await world.deployments.find(adapter.submission_id)
+    assert row is not None
+    assert (row.artifact_key, row.base_key) == (world.merged[ONE], None)
+
+
+async def test_a_served_adapter_that_a_restarted_server_refuses_is_merged(
+    world: AdapterWorld,
+) -> None:
+    run = await world.submit(ONE)
+    assert await world.run(run, *Stage) is Outcome.DONE
+    await world.forget_adapters(REFUSAL)
+    assert await world.unasked() == [run.submission_id]
+    assert await world.unasked() == []
+    read = (await world.api.get(f"/submissions/{run.submission_id}")).json()
+    assert read["rollout"]["because"] == WHY
+    assert read["unserved"]["problem"] == str(REFUSAL)
+    again = PipelineRun(run.submission_id, 2)
+    assert await world.run(again, *Stage) is Outcome.DONE
+    await world.finish_rollout()
+    read = (await world.api.get(f"/submissions/{run.submission_id}")).json()
+    assert (read["merged_because"], read["unserved"]) == (WHY, None)
+    assert world.deployments.model_name(run.submission_id).endswith(world.merged[ONE])
+    assert await world.unasked() == []
+
+
+async def test_a_merge_that_failed_is_begun_again_later(world: AdapterWorld) -> None:
+    run = await world.submit(ONE)
+    await world.run(run, *Stage)
+    await world.forget_adapters(REFUSAL)
+    assert await world.unasked() == [run.submission_id]
+    failure = HubUnreachable("It is away.")
+    assert await world.journal.fail_run(PipelineRun(run.submission_id, 2), failure)
+    assert await world.unasked() == []
+    world.clock.advance(AGAIN_S)
+    assert await world.unasked() == [run.submission_id]
+
+
+async def test_bringing_back_a_refused_adapter_fails_with_a_sentence(
+    world: AdapterWorld,
+) -> None:
+    run = await world.submit(ONE)
+    await world.run(run, *Stage)
+    path = f"/submissions/{run.submission_id}"
+    await world.api.post(f"{path}/redeploy", json={"promote": True})
+    await world.run(PipelineRun(run.submission_id, 2), *Stage)
+    await world.finish_rollout()
+    await world.api.post(f"{path}/rollback")
+    world.model_server.adapter_fault = REFUSAL
+    assert await world.run(PipelineRun(run.submission_id, 3), Stage.DEPLOY) is Outcome.FAILED
+    failure = (await world.api.get(path)).json()["rollout"]["failure"]
+    assert str(REFUSAL) in failure["detail"]
+
+
+async def test_a_base_with_its_own_server_moves_to_its_adapters(
+    database: Database, tmp_path: Path
+) -> None:
+    world = AdapterWorld(database, lora_serving="merged")
+    await world.begin(tmp_path)
+    base = await world.submit("acme/tiny")
+    assert await world.run(base, *Stage) is Outcome.DONE
+    world.change_settings(lora_serving="adapter")
+    await world.reconciler.reconcile()
+    assert await world.unasked() == []  # no adapter yet
+    adapter = await world.submit(ONE)
+    assert await world.run(adapter, *Stage) is Outcome.DONE
+    assert await world.unasked() == [base.submission_id]
+    moved = PipelineRun(base.submission_id, 2)
+    assert await world.run(moved, Stage.DEPLOY, Stage.PUBLISH) is Outcome.DONE
+    await world.finish_rollout()
+    models = [world.deployments.model_name(run.submission_id) for run in (base, adapter)]
+    assert models == [f"{adapter.submission_id}#{world.base}", f"{world.added[ONE]}#{world.base}"]
+    assert list(world.cluster.deployments) == [deployment_name(adapter.submission_id)]
+    assert await world.unasked() == []
+    answer = await world.api.post(f"/submissions/{base.submission_id}/rollback")
+    assert answer.status_code == 409  # a move replaced no version

@@ -186,6 +186,7 @@ class Platform:
             rooms.reconciler,
             rooms.rollouts.takeovers,
             rooms.rollouts.promotions,
+            rooms.rollouts.unasked,
             rooms.scaling.autoscaler,
             rooms.artifacts.collector,
             rooms.notifications.loop,

@@ -24,7 +24,7 @@ _WITHOUT_REPLICAS = frozenset({Phase.WAITING, Phase.SLEEPING, Phase.WAKING})
 class Deployment:
     """A deployment: what should be served. ``submission_id`` is the deployment's key; ``server`` is the engine that it was given, if that is not named so.
 
-    A private one shares its model server with no other. ``base_key`` is the artifact that its server holds, where that
+    A private one shares its model server with no other. A version beside that ``joins`` uses a server of others, where the next one would begin its own. ``base_key`` is the artifact that its server holds, where that
     takes adapters: its own, or the base's of an adapter.
     """
 
@@ -40,6 +40,7 @@ class Deployment:
     queue: str | None = None
     is_private: bool = False
     base_key: str | None = None
+    joins: bool = False
 
     @staticmethod
     def of(row: DeploymentRow) -> Deployment:

@@ -103,14 +103,13 @@ class KnownEndpoints:
         else:
             self._replicas.pop(submission_id, None)
 
-    async def note_taken_over(
-        self, submission_id: str, endpoints: tuple[str, ...], engine: str
-    ) -> None:
-        """Set the endpoints that a version beside had until now."""
+    async def note_taken_over(self, submission_id: str, endpoints: tuple[str, ...]) -> None:
+        """Set the endpoints that a version beside had until now, whose server the row names."""
         async with self._database.read() as session:
             row = await queries.by_submission(session, submission_id)
-        artifacts = (row.artifact_key, row.base_key) if row else None
-        self.note_replicas(submission_id, endpoints, engine, artifacts)
+        if row is not None:
+            artifacts = row.artifact_key, row.base_key
+            self.note_replicas(submission_id, endpoints, row.server_key, artifacts)
 
     def report_fault(self, submission_id: str) -> None:
         """Have the reconciler check this server now, because the gateway saw it fail."""

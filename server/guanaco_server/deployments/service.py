@@ -105,6 +105,24 @@ class DeploymentService(KnownEndpoints):
         async with self._database.read() as session:
             return digest is not None and await queries.open_engine(session, digest) is not None
 
+    async def bases_apart(self) -> list[str]:
+        """Return the deployments of bases that have a server without adapters, beside one of their adapters which they could use."""
+        async with self._database.read() as session:
+            ready = [row for row in await queries.ready(session) if row.is_understood]
+            served = {
+                row.server_key: row.base_key for row in ready if row.is_adapter and row.endpoints
+            }
+            found = []
+            for row in ready:
+                is_plain = row.base_key is None and row.quantization is None and not row.is_beside
+                if is_plain and row.artifact_key in served.values():
+                    taking = replace(Deployment.of(row), base_key=row.artifact_key)
+                    digest = assignment.engine_digest(taking, self._engine)
+                    engine = await queries.open_engine(session, digest or "")
+                    if engine is not None and engine.id in served:
+                        found.append(row.submission_id)
+        return found
+
     async def base_keys(self) -> set[str]:
         """Read the artifacts of the servers that serve adapters."""
         async with self._database.read() as session:

@@ -238,7 +238,8 @@ class StageRunRow(Table):
 class RolloutRow(Table):
     """A run of the pipeline beside the version that serves (rollouts/). The newest of a submission counts.
 
-    ``replaced`` is the version that it took the place of; ``restores`` is one that a rollback brings back. In a canary, waits from the bucket ``slow_from`` on are slow (rollouts/canaries.py).
+    ``replaced`` is the version that it took the place of; ``restores`` is one that a rollback brings back.
+    ``because`` says why the platform began it (rollouts/unasked.py); None where a developer did. In a canary, waits from the bucket ``slow_from`` on are slow (rollouts/canaries.py).
     """
 
     __tablename__ = "rollouts"
@@ -257,6 +258,12 @@ class RolloutRow(Table):
     draining_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     failure: Mapped[Failure | None] = mapped_column(Pydantic(Failure))
+    because: Mapped[str | None] = mapped_column(Text)
+
+    @property
+    def is_move(self) -> bool:
+        """Return whether it brings the version that serves to a server of others."""
+        return self.because is not None and self.restores is not None
 
     @property
     def key(self) -> str:

@@ -16,6 +16,7 @@ from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.engines.health import DeploymentHealth, await_order
 from guanaco_server.deployments.engines.specs import is_remote
 from guanaco_server.deployments.model_servers.model_server import (
+    AdapterRefused,
     ModelServer,
     ModelServerFault,
     SwapOrder,
@@ -39,6 +40,16 @@ class AdapterPlaces:
         self._store = store
         self._model_server = model_server
         self._faults: dict[str, str] = {}
+        self._refused: dict[str, str] = {}
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Deployments whose adapter a server would not take at the last look, with its reason."""
+        return dict(self._refused)
+
+    def forget(self, key: str) -> None:
+        """Forget that a deployment's adapter was refused: it is served otherwise by now, or not at all."""
+        self._refused.pop(key, None)
 
     def problem(self, row: DeploymentRow) -> str | None:
         """Return in a sentence why no server could take its adapter at the last look."""
@@ -55,6 +66,7 @@ class AdapterPlaces:
     async def ready(self, row: DeploymentRow, endpoints: Sequence[str]) -> tuple[str, ...]:
         """Return those of the servers that hold what the deployment serves. Servers that lack its adapter are given it first."""
         if not row.is_adapter:
+            self.forget(row.submission_id)
             return tuple(endpoints)
         found = []
         for endpoint in endpoints:
@@ -64,8 +76,11 @@ class AdapterPlaces:
                     await self.load(Deployment.of(row), endpoint)
             except ModelServerFault as fault:
                 self._note_fault(row, str(fault))
+                if isinstance(fault, AdapterRefused):
+                    self._refused[row.submission_id] = str(fault)
             else:
                 self._faults.pop(row.submission_id, None)
+                self.forget(row.submission_id)
                 found.append(endpoint)
         return tuple(found)
 

@@ -60,7 +60,7 @@ async def assign(
     *,
     may_join: bool,
 ) -> str:
-    """Return the engine that the deployment is to use: an open one, or a new one. A version beside always begins a new one, and
+    """Return the engine that the deployment is to use: an open one, or a new one. A version beside begins a new one unless it ``joins``, and
     so does one that may not join, which then is alone.
 
     The deployment's row says afterwards which it uses. Until the transaction ends, nobody else is given an engine.
@@ -71,7 +71,7 @@ async def assign(
     if found is not None:
         own = await queries.by_submission(session, key)
         is_own = own is not None and own.run == deployment.run and own.server_key == found.id
-        if is_own or (may_join and not is_beside(key)):
+        if is_own or (may_join and (deployment.joins or not is_beside(key))):
             found.spare = None
             return found.id
         if is_beside(key):

@@ -67,6 +67,11 @@ def why_merged(policy: AdapterPolicy, submission: Submission, model: CheckedMode
     return _limits(policy, model)
 
 
+def merged_after(refusal: str) -> str:
+    """Return in a sentence why an adapter is merged that a model server did not take."""
+    return f"vLLM did not load the adapter ({refusal.rstrip('.')}); its weights are merged into the base instead."
+
+
 def _limits(policy: AdapterPolicy, model: CheckedModel) -> str | None:
     assert model.adapter is not None, "only adapters are merged"
     modules = model.adapter.modules

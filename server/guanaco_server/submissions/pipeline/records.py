@@ -240,6 +240,18 @@ class RunRecords:
             rollout = await _rollout(session, run)
         return rollout.restores if rollout else None
 
+    async def refused_because(self, run: PipelineRun) -> str | None:
+        """Return why the run merges an adapter that its base's server refused while it was served; None where it does not."""
+        async with self._database.read() as session:
+            rollout = await _rollout(session, run)
+        return rollout.because if rollout else None
+
+    async def is_move(self, run: PipelineRun) -> bool:
+        """Return whether the run brings the version that serves to a server of others."""
+        async with self._database.read() as session:
+            rollout = await _rollout(session, run)
+        return rollout is not None and rollout.is_move
+
     async def waits_for(self, run: PipelineRun) -> str | None:
         """Return in a sentence why the run has no room yet; None if it has room."""
         return await self._deployments.waits_for(await self.deployment_key(run))

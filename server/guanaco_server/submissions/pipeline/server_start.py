@@ -87,7 +87,8 @@ class ServerStart:
         )
         restored = await self._records.restored(run)
         if restored is not None:
-            endpoint, served = await self._serve(run, wanted.as_version(restored))
+            version = replace(wanted.as_version(restored), joins=await self._records.is_move(run))
+            endpoint, served = await self._serve(run, version)
             await self._content.check_served(run, submission, endpoint, served.model)
             await self._deployments.mark_ready(key, endpoint)
             return

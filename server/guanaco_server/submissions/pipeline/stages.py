@@ -19,6 +19,7 @@ from guanaco.bots import BOTS
 from guanaco.errors import (
     BadPrompt,
     HubTokenGone,
+    ModelServerDied,
     ModelTooLarge,
     PromptFailed,
     RepoGated,
@@ -44,7 +45,11 @@ from guanaco_server.formats.manifest import Manifest
 from guanaco_server.prompts.service import PromptService, is_by_chat_template
 from guanaco_server.prompts.templates.files import FILES
 from guanaco_server.scaling.replicas import capacity_shown
-from guanaco_server.submissions.pipeline.adapter_choice import AdapterPolicy, why_merged
+from guanaco_server.submissions.pipeline.adapter_choice import (
+    AdapterPolicy,
+    merged_after,
+    why_merged,
+)
 from guanaco_server.submissions.pipeline.checks.load import LoadCheck
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
 from guanaco_server.submissions.pipeline.server_start import AdapterNotLoaded, ServerStart
@@ -175,7 +180,7 @@ async def _serialize_adapter(
     assert model.adapter is not None, "it is one"
     assert model.base is not None, "an adapter has a base"
     dtype = submission.dtype
-    why = why_merged(parts.adapters, submission, model)
+    why = why_merged(parts.adapters, submission, model) or await parts.records.refused_because(run)
     if why is not None:
         await log(f"The adapter is merged into its base. {why}", Level.INFO)
         merged = await parts.artifacts.ensure(submission.id, snapshot, model, dtype, token, log)
@@ -206,6 +211,11 @@ async def deploy(parts: StageParts, run: PipelineRun, submission: Submission) ->
     try:
         await parts.server_start.run(run, submission)
     except AdapterNotLoaded as refusal:
+        if await parts.records.restored(run) is not None:
+            raise ModelServerDied(
+                f"The model server does not load the adapter that was to be brought back: {refusal}",
+                hint="`guanaco redeploy` merges it into its base.",
+            ) from None
         merged = await _merge_refused(parts, run, submission, str(refusal))
         await parts.server_start.run(run, merged)
     return {}
@@ -215,7 +225,7 @@ async def _merge_refused(
     parts: StageParts, run: PipelineRun, submission: Submission, refusal: str
 ) -> Submission:
     """Serialize the adapter merged into its base, and record that in the adapter's place. The server of its base is no longer requested for it."""
-    why = f"vLLM did not load the adapter ({refusal.rstrip('.')}); its weights are merged into the base instead."
+    why = merged_after(refusal)
     await parts.records.log(run, Stage.DEPLOY, why, level=Level.WARNING)
     token = await parts.records.hub_token(run)
 

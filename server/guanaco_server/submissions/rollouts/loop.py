@@ -132,8 +132,7 @@ class RolloutLoop:
             endpoints = await self._records.take_over(session, current)
             status = row.status
         self._deployments.note_replicas(rollout.key, ())
-        name = rollout.submission_id  # a version beside has begun its own engine
-        await self._deployments.note_taken_over(name, endpoints, rollout.key)
+        await self._deployments.note_taken_over(rollout.submission_id, endpoints)
         logger.info("%s is served by run %d now", rollout.submission_id, rollout.run)
         self._changes.announce(rollout.submission_id, status)
 

@@ -30,12 +30,13 @@ async def rollout(session: AsyncSession, submission_id: str) -> RolloutRow | Non
 
 
 async def replaced_version(session: AsyncSession, submission_id: str) -> ServedVersion | None:
-    """Return the version that the newest redeploy which was carried out has replaced."""
+    """Return the version that the newest redeploy which was carried out has replaced. A move to another server has replaced none."""
     return await session.scalar(
         select(RolloutRow.replaced)
         .where(
             RolloutRow.submission_id == submission_id,
             RolloutRow.phase == RolloutPhase.DONE,
+            or_(RolloutRow.because.is_(None), RolloutRow.restores.is_(None)),
         )
         .order_by(RolloutRow.run.desc())
         .limit(1)

@@ -46,20 +46,28 @@ class RolloutRecords:
         run: int,
         request: RedeployRequest,
         restores: ServedVersion | None = None,
+        because: str | None = None,
     ) -> RolloutRow:
-        """Begin a run beside the version that serves; ``restores`` is an earlier version that it brings back."""
+        """Begin a run beside the version that serves; ``restores`` is an earlier version that it brings back.
+
+        ``because`` says why the platform begins it by itself.
+        """
         rollout = RolloutRow(
             submission_id=submission_id,
             run=run,
             share=request.canary or 1.0,
             canary_s=request.canary_s if request.canary is not None else None,
             restores=restores,
+            because=because,
             phase=RolloutPhase.PREPARING,
             began_at=self._clock.now(),
         )
         session.add(rollout)
         what = f"Bringing back the version of run {restores.run}" if restores else "Redeploying"
-        await self._say(session, rollout, f"{what}, beside the version that serves.")
+        message = (
+            f"Redeploying. {because}" if because else f"{what}, beside the version that serves."
+        )
+        await self._say(session, rollout, message)
         return rollout
 
     async def served_version(

@@ -16,15 +16,17 @@ from guanaco_server.submissions.rollouts.promotions import ListVotes as ListAllV
 from guanaco_server.submissions.rollouts.promotions import PromotionLoop
 from guanaco_server.submissions.rollouts.records import RolloutRecords
 from guanaco_server.submissions.rollouts.service import RolloutService
+from guanaco_server.submissions.rollouts.unasked import UnaskedRedeploys
 from guanaco_server.submissions.runs.events import StatusChanges
 
 
 @dataclass(frozen=True)
 class RolloutsRoom:
-    """``takeovers`` lets new versions take over, ``promotions`` begins the rollouts of adapters that do well."""
+    """``takeovers`` lets new versions take over, ``promotions`` begins the rollouts of adapters that do well, ``unasked`` those that the platform needs."""
 
     takeovers: RolloutLoop
     promotions: PromotionLoop
+    unasked: UnaskedRedeploys
 
 
 def build_rollouts(
@@ -64,4 +66,13 @@ def build_rollouts(
         is_leader=is_leader,
         list_votes=list_all_votes,
     )
-    return RolloutsRoom(takeovers, promotions)
+    unasked = UnaskedRedeploys(
+        database,
+        clock,
+        changes,
+        deployments,
+        records,
+        serves_adapters=settings.serves_adapters,
+        is_leader=is_leader,
+    )
+    return RolloutsRoom(takeovers, promotions, unasked)
