@@ -23,7 +23,14 @@ from guanaco.errors import GuanacoError, InvalidInput
 from guanaco.errors.validation import one_sentence
 from guanaco.forms import OneLine, Repo, Revision
 from guanaco.parameters import GenerationParams
-from guanaco.submissions import Status, Submission, SubmissionKind, SubmissionRequest
+from guanaco.submissions import (
+    Quantization,
+    Status,
+    Submission,
+    SubmissionKind,
+    SubmissionRequest,
+    WeightDtype,
+)
 from guanaco.yaml_files import RepeatedKey, parse_yaml
 
 if TYPE_CHECKING:
@@ -243,16 +250,14 @@ def load_sweep(file: str | Path) -> SweepRequest:
 
 def engines_of(request: SweepRequest) -> int:
     """Return how many model servers the variants need, where all fit into one kind of GPU."""
-    return len(
-        {
-            (
-                one.dtype,
-                one.quantization,
-                one.params.max_input_tokens + one.params.max_output_tokens,
-            )
-            for one in request.variants
-        }
-    )
+    return len({engine_of(one.dtype, one.quantization, one.params) for one in request.variants})
+
+
+def engine_of(
+    dtype: WeightDtype, quantization: Quantization | None, params: GenerationParams
+) -> tuple[WeightDtype, Quantization | None, int]:
+    """Return what tells apart the model servers of one repo's variants."""
+    return dtype, quantization, params.max_input_tokens + params.max_output_tokens
 
 
 def _defaults() -> dict[str, Any]:

@@ -129,11 +129,13 @@ async def test_vllm_generates_from_the_artifact_and_ends_with_its_platform(
         cached = [
             [chunk async for chunk in vllm.generate(endpoint, asked)][-1].cached_tokens
             for asked in (
-                Generation("tiny_v1", "Hello there. " * 20, greedy, cache_salt=cache_salt_of(name))
-                for name in ("ada", "ada", "bob")
+                Generation(
+                    "tiny_v1", "Hello there. " * 20, greedy, cache_salt=cache_salt_of("ada", app)
+                )
+                for app in ("an-app", "an-app", "another")
             )
         ]
-        assert cached[1] > 0, "her own prefix"
+        assert cached[1] > 0, "its own prefix"
         assert (cached[0], cached[2]) == (0, 0), "nobody else's"
         long = GenerationParams(temperature=0, stopping_words=[], max_output_tokens=480)
 

@@ -74,6 +74,20 @@ async def test_a_prompt_is_completed_as_it_is(database: Database) -> None:
         assert "".join([c.choices[0].text async for c in streamed]) == "Hello from memory."
 
 
+async def test_no_account_finds_what_another_account_asked_in_the_cache(
+    database: Database,
+) -> None:
+    async with talking(database) as (world, client, model):
+        another = client.with_options(api_key=await world.key(Role.BACKEND, "another-app"))
+        hers = client.with_options(api_key=await world.key(Role.DEVELOPER, "ada"))
+        for asker in (client, another, hers):
+            await asker.chat.completions.create(model=model, messages=HELLO)
+            await asker.completions.create(model=model, prompt="Hello")
+        salts = [one.cache_salt for one in world.model_server.generations]
+        assert salts[::2] == salts[1::2], "an account finds what it asked itself"
+        assert len({*salts}) == 3
+
+
 async def test_models_are_auto_and_live_ones_and_the_developers_own(
     database: Database,
 ) -> None:

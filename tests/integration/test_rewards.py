@@ -76,7 +76,9 @@ async def test_choice_and_score_of_the_reward_model_are_kept(
     ((endpoint, texts),) = world.model_server.classified
     assert endpoint == f"memory://{REWARD}"
     (asked,) = {one.cache_salt for one in world.model_server.generations}
-    assert world.model_server.classified_salts == [asked], "of the developer of the chat model"
+    assert world.model_server.classified_salts == [asked], (
+        "of the developer of the chat model, and the app"
+    )
     assert asked
     (prompt,) = {one.prompt for one in world.model_server.generations}
     assert texts == (f"{prompt}Yes.", f"{prompt}A longer answer.", f"{prompt}Yes.")
@@ -168,12 +170,14 @@ async def test_candidates_that_come_late_are_not_the_reward_models_fault(
     found = Candidates((Candidate("a", "stop", -2.0), Candidate("b", "stop", -1.0)), 1, 2)
     for _ in range(FAILURES):
         choice = await world.best_of.choose(
-            live.serving, ReplyContext(BOT, "You", (), ""), found, 0.0
+            live.serving, ReplyContext(BOT, "You", (), "", "salt"), found, 0.0
         )
         assert choice == Choice(1)
     assert world.chosen_by("timeout") == FAILURES
     assert world.deployments.take_suspects() == set()
-    choice = await world.best_of.choose(live.serving, ReplyContext(BOT, "You", (), ""), found, 30.0)
+    choice = await world.best_of.choose(
+        live.serving, ReplyContext(BOT, "You", (), "", "salt"), found, 30.0
+    )
     assert choice == Choice(0, 1.0), "it is asked again at once"
 
 

@@ -54,6 +54,22 @@ async def test_a_sweep_is_entered_once_and_counts_once(world: Limited) -> None:
     assert listed == (await http.get(f"/sweeps/{sweep}")).json()
 
 
+async def test_a_sweep_counts_the_model_servers_that_it_needs(database: Database) -> None:
+    class Roomy(Limited):
+        changes = Limited.changes | {"quota_live": 3}
+
+    http = await Roomy(database).http(Role.DEVELOPER)
+    body = request(4)
+    for variant, tokens in zip(body["variants"], (40, 50, 60, 70), strict=True):
+        variant["params"]["max_output_tokens"] = tokens
+    refused = await enter(http, body)
+    assert refused.status_code == 409
+    assert "needs 4 model servers, and your limit leaves room for 3 more" in refused.text
+    del body["variants"][3]
+    assert (await enter(http, body)).status_code == 202
+    assert (await http.get("/quota")).json()["live"]["used"] == 3
+
+
 @pytest.mark.both_databases
 async def test_of_a_bad_sweep_nothing_is_entered(world: Limited) -> None:
     http = await world.http(Role.DEVELOPER)

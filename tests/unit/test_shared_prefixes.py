@@ -150,15 +150,13 @@ def test_the_tables_are_bounded(engine: Engine) -> None:
     assert all(len(homes) <= HOMES for homes in known._homes.values())
 
 
-def test_prefixes_are_of_one_account_unless_a_character_is_named() -> None:
+def test_a_prefix_is_of_one_account() -> None:
     bot = Bot(name="Marlowe", memory="Marlowe steers the sky-ship Thistle. " * 20)
-    alone, other = shared_prefix("acc_1", None, bot), shared_prefix("acc_2", None, bot)
+    alone, other = shared_prefix("acc_1", bot), shared_prefix("acc_2", bot)
     assert alone is not None
     assert other is not None
     assert alone.key != other.key
-    assert shared_prefix("acc_1", "chr_1@1", bot) == shared_prefix("acc_2", "chr_1@1", bot)
-    assert shared_prefix("acc_1", "chr_1@1", bot) != shared_prefix("acc_1", "chr_1@2", bot)
-    assert shared_prefix("acc_1", None, Bot(name="Marlowe", memory="Short.")) is None
+    assert shared_prefix("acc_1", Bot(name="Marlowe", memory="Short.")) is None
 
 
 class Cache:

@@ -111,7 +111,7 @@ class OpenAiService:
         key = _key(account.id, request.user or "", request.persona, first)
         asker = Asker(account.id, request.user or "")
         name, turns = request.metadata.user_name, request.turns
-        prefix = shared_prefix(account.id, None, bot)
+        prefix = shared_prefix(account.id, bot)
 
         async def ask(live: LiveSubmission) -> GeneratedPieces:
             return await self._generator.generate(
@@ -138,7 +138,7 @@ class OpenAiService:
                 request.prompt,
                 live.serving.params,
                 seed=request.seed,
-                cache_salt=cache_salt_of(live.serving.developer),
+                cache_salt=cache_salt_of(live.serving.developer, account.id),
             )
             return self._generator.complete(live, generation, key, asker)
 

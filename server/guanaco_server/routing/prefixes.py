@@ -50,17 +50,13 @@ class SharedPrefix:
     tokens: int
 
 
-def shared_prefix(account_id: str, character: str | None, bot: Bot) -> SharedPrefix | None:
-    """Return what a conversation's prompts begin with; None where it is too short to matter.
-
-    The key is of one account, or of one stored character's version, which other accounts can only talk to while it is public.
-    """
+def shared_prefix(account_id: str, bot: Bot) -> SharedPrefix | None:
+    """Return what an account's conversations with a bot begin with; None where it is too short to matter."""
     text = f"{persona(bot)}\n{bot.prompt}"
     size = tokens(text)
     if size < LEAST_TOKENS:
         return None
-    scope = character or f"account {account_id}"
-    return SharedPrefix(blake2b(f"{scope}\n{text}".encode(), digest_size=16).hexdigest(), size)
+    return SharedPrefix(blake2b(f"{account_id}\n{text}".encode(), digest_size=16).hexdigest(), size)
 
 
 class Server(Protocol):

@@ -34,7 +34,7 @@ class StorageSettings(BaseModel):
     quota_live: int = Field(
         default=20,
         ge=0,
-        description="Submissions of one developer that are live, inactive or on their way.",
+        description="Submissions of one developer that are live, inactive or on their way; of a sweep, the model servers that its variants need.",
     )
     quota_in_progress: int = Field(
         default=10, ge=0, description="Submissions of one developer in the queue and the pipeline."

@@ -64,14 +64,13 @@ class History:
     change_count: int = 0
     tried_until: int = 0
     written: Summary | None = field(default=None, compare=False)
-    character: str | None = None
     prefix: SharedPrefix | None = field(default=None, compare=False)
     transcript: Transcript = field(default_factory=Transcript, compare=False)
     size: int = 0
 
     def __post_init__(self) -> None:
         self.bot = bot = _shared(self.bot)
-        self.prefix = shared_prefix(self.account_id, self.character, bot)
+        self.prefix = shared_prefix(self.account_id, bot)
         texts = (bot.name, bot.memory, bot.prompt, bot.first_message, bot.post_history)
         self.size = HISTORY_CHARS + sum(map(len, texts)) + sum(map(self._size, self.turns))
 
@@ -226,7 +225,7 @@ AT_ONCE = 16  # histories of 20 messages hold the event loop for 2 ms
 
 READ = """
 SELECT c.id, c.account_id, c.submission_id, c.user_id, c.user_name, c.bot, c.message_count, c.competition,
-c.experiment, c.variant, extract(epoch FROM c.created_at), c.forgotten_until, c.change_count, c.carried, c.written, c.character, (
+c.experiment, c.variant, extract(epoch FROM c.created_at), c.forgotten_until, c.change_count, c.carried, c.written, (
     SELECT json_agg(json_build_array(m.position, m.id, m.sender, m.content, m.is_imported, m.lore, m.recalled, m.summary))
     FROM messages m WHERE m.conversation_id = c.id AND NOT m.is_deleted
 )
@@ -250,7 +249,6 @@ READ_ONE = select(
     ConversationRow.change_count,
     type_coerce(ConversationRow.carried, Text),
     type_coerce(ConversationRow.written, Text),
-    ConversationRow.character,
     select(
         func.json_group_array(
             func.json_array(
@@ -349,7 +347,7 @@ def _history(row: Sequence[Any]) -> History:
     A message whose sender only a newer version knows is left out: no prompt of this version can name it.
     """
     conversation_id, account_id, submission_id, user_id, user_name, bot, *rest = row
-    count, competition, experiment, variant, began_at, *memory, character, kept = rest
+    count, competition, experiment, variant, began_at, *memory, kept = rest
     forgotten_until, change_count, carried, written = memory
     kept_messages = sorted(MESSAGES.decode(kept), key=itemgetter(0)) if kept else []
     messages = [message for message in kept_messages if message[2] in SENDERS]
@@ -371,7 +369,6 @@ def _history(row: Sequence[Any]) -> History:
         is_last_imported=bool(messages and messages[-1][4]),
         forgotten_until=int(forgotten_until),
         change_count=int(change_count),
-        character=character,
     )
     _note_unshown(history, carried, written)
     return history

@@ -34,7 +34,6 @@ def new_history(row: ConversationRow) -> History:
         variant=(row.experiment, row.variant) if row.experiment and row.variant else None,
         began_at=row.created_at.timestamp(),
         written=carried_summary(row.carried),
-        character=row.character,
     )
 
 

@@ -28,7 +28,6 @@ from guanaco_server.deployments.model_servers.model_server import (
     ModelServer,
     ModelServerFault,
     NotANumber,
-    cache_salt_of,
     reward_score,
 )
 from guanaco_server.deployments.service import DeploymentService
@@ -52,12 +51,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ReplyContext:
-    """A conversation that waits for a reply, with the prompt that its model got. ``begun`` is the reply so far."""
+    """A conversation that waits for a reply, with the prompt and the cache salt that its model got. ``begun`` is the reply so far."""
 
     bot: Bot
     user_name: str
     turns: Sequence[ChatTurn]
     prompt: str
+    cache_salt: str
     begun: str = ""
 
 
@@ -152,7 +152,7 @@ class BestOf:
             return Choice(candidates.best())
         prompt = await self._prompt(reward, submission, context)
         texts = [prompt + candidates.replies[index].text.rstrip() for index in indices]
-        logits = await self._classified(reward, texts, cache_salt_of(submission.developer))
+        logits = await self._classified(reward, texts, context.cache_salt)
         scores = [reward_score(each) for each in logits]
         best = max(range(len(indices)), key=scores.__getitem__)
         return Choice(indices[best], scores[best])

@@ -154,9 +154,9 @@ class ReplyGenerator:
             prompt,
             live.serving.params,
             seed=seed,
-            cache_salt=cache_salt_of(live.serving.developer),
+            cache_salt=cache_salt_of(live.serving.developer, asker.account_id),
         )
-        context = ReplyContext(bot, user_name, turns, prompt, begun)
+        context = ReplyContext(bot, user_name, turns, prompt, generation.cache_salt, begun)
         return self.complete(live, generation, key, asker, context, began, asked_at, stop, prefix)
 
     async def prompt(

@@ -12,9 +12,12 @@ from typing import Protocol
 from guanaco.submissions import GenerationParams
 
 
-def cache_salt_of(developer: str) -> str:
-    """Return the salt of a developer's submissions: nobody learns by the time to first token what the submissions of others were asked."""
-    return blake2b(developer.encode(), digest_size=16).hexdigest()
+def cache_salt_of(developer: str, account_id: str = "") -> str:
+    """Return the salt of what one account asks a developer's submissions; without one, of what the platform asks them.
+
+    Nobody learns by the time to first token what others asked a submission, or what the submissions of another developer were asked.
+    """
+    return blake2b(f"{developer}\0{account_id}".encode(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.submissions import Status
+from guanaco.sweeps import engine_of
 from guanaco_server.submissions.tables import (
     QuotaRow,
     RunStartRow,
@@ -69,6 +70,27 @@ async def count_own(session: AsyncSession, account_id: str, statuses: Collection
         SubmissionRow.account_id == account_id, SubmissionRow.status.in_(statuses)
     )
     return await session.scalar(statement) or 0
+
+
+async def count_servers(
+    session: AsyncSession, account_id: str, statuses: Collection[Status]
+) -> int:
+    """Count the account's submissions with these statuses; of a sweep, the model servers that its variants need."""
+    own = (SubmissionRow.account_id == account_id, SubmissionRow.status.in_(statuses))
+    single = select(func.count()).where(*own, SubmissionRow.sweep.is_(None))
+    variants = await session.execute(
+        select(
+            SubmissionRow.sweep,
+            SubmissionRow.dtype,
+            SubmissionRow.quantization,
+            SubmissionRow.params,
+        ).where(*own, SubmissionRow.sweep.is_not(None))
+    )
+    engines = {
+        (sweep, engine_of(dtype, quantization, params))
+        for sweep, dtype, quantization, params in variants
+    }
+    return (await session.scalar(single) or 0) + len(engines)
 
 
 async def artifact_bytes(

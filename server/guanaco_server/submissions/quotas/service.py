@@ -1,6 +1,6 @@
 """Limits what each developer may use: runs of the pipeline an hour, submissions that are live or in progress, bytes of weights.
 
-A sweep counts once, as one submission and as one run. Every check is made in the transaction that takes a place, which holds the developer's row: of two requests at the same
+A sweep counts once, as one run and one submission in progress, and as many live submissions as it needs model servers. Every check is made in the transaction that takes a place, which holds the developer's row: of two requests at the same
 time the second counts the first. Admins have no limits.
 """
 
@@ -75,8 +75,12 @@ class QuotaService:
         self._audit = audit
         self._defaults = defaults
 
-    async def take(self, session: AsyncSession, account: Account, *, is_live: bool = False) -> None:
+    async def take(
+        self, session: AsyncSession, account: Account, *, servers: int = 1, is_live: bool = False
+    ) -> None:
         """Take the place of one more run, within the caller's transaction. ``is_live``: its submission counts already.
+
+        ``servers`` are the model servers that a sweep needs, each of which counts as a live submission.
 
         Raises:
             TooManySubmissions: The hour's runs are used up; it knows when the next may begin.
@@ -94,11 +98,8 @@ class QuotaService:
                 f"You have {quota.in_progress.used} submissions in the queue and the pipeline, which is your limit.",
                 hint="Submit again when one of them has ended; `guanaco quota` shows your limits.",
             )
-        if quota.live.left == 0 and not is_live:
-            raise QuotaExceeded(
-                f"You have {quota.live.used} submissions that are live or in progress, which is your limit.",
-                hint="`guanaco teardown ID` makes room for another.",
-            )
+        if not is_live:
+            _require_live(quota.live, servers)
         if quota.artifact_bytes.left == 0:
             raise QuotaExceeded(
                 f"Your submissions have {quota.artifact_bytes.used:,} bytes of weights, and your limit is {limits.artifact_bytes:,}.",
@@ -169,7 +170,7 @@ class QuotaService:
         return Quota(
             account=name,
             per_hour=_use(len(starts), limits.per_hour),
-            live=_use(await queries.count_own(session, account_id, LIVE), limits.live),
+            live=_use(await queries.count_servers(session, account_id, LIVE), limits.live),
             in_progress=_use(
                 await queries.count_own(session, account_id, IN_PROGRESS), limits.in_progress
             ),
@@ -179,6 +180,20 @@ class QuotaService:
             ),
             next_submission_at=_next(starts, limits.per_hour),
         )
+
+
+def _require_live(live: QuotaUse, servers: int) -> None:
+    if live.left is None or servers <= live.left:
+        return
+    if live.left == 0:
+        raise QuotaExceeded(
+            f"You have {live.used} submissions that are live or in progress, which is your limit.",
+            hint="`guanaco teardown ID` makes room for another.",
+        )
+    raise QuotaExceeded(
+        f"The sweep needs {servers} model servers, and your limit leaves room for {live.left} more.",
+        hint="Variants share a model server where dtype, quantization and token limits are the same; `guanaco quota` shows your limits.",
+    )
 
 
 def _use(used: int, limit: int) -> QuotaUse:

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from guanaco.accounts import Role
 from guanaco.errors import IdempotencyConflict, IllegalTransition, SweepNotFound
 from guanaco.submissions import IN_PROGRESS, Status, Submission
-from guanaco.sweeps import Sweep, SweepRequest
+from guanaco.sweeps import Sweep, SweepRequest, engines_of
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
 from guanaco_server.runtime.clock import Clock
@@ -59,7 +59,7 @@ class SweepService:
 
         Raises:
             IdempotencyConflict: The key was another request's.
-            QuotaExceeded, TooManySubmissions: The sweep counts as one submission.
+            QuotaExceeded, TooManySubmissions: The sweep is one run, and as many live submissions as it needs model servers.
         """
         try:
             sweep = await self._insert(account, request, idempotency_key, hub_token)
@@ -140,7 +140,7 @@ class SweepService:
                     raise IdempotencyConflict
                 if known is not None:
                     return _read(known, await queries.submissions_of(session, [known.id]))
-            await self._quotas.take(session, account)
+            await self._quotas.take(session, account, servers=engines_of(request))
             slug = f"{slug_of(first.repo)}_sweep"
             row = SweepRow(
                 id=f"{slug}{await submission_queries.next_number(session, slug)}",
