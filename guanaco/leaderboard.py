@@ -150,7 +150,7 @@ class SettledDuels(BaseModel):
     leader: str
     submission_id: str = Field(description="The other one of the pair.")
     duels: int = Field(
-        description="Least number of duels of the two without which their settled pair is open again."
+        description="Least number of duels of the two without which the verdict on them would be open."
     )
 
 

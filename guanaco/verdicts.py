@@ -72,7 +72,7 @@ def pair_words(pair: VerdictPair, verdict: LeaderboardVerdict) -> str:
     if pair.state == "better":
         return _labelled("the leader is better: settled", pair)
     if pair.state == "within":
-        return _labelled(f"at most {margin_words(verdict)} better: settled", pair)
+        return _labelled(f"the leader is at most {margin_words(verdict)} worse: settled", pair)
     if pair.is_withdrawn:
         return "withdrawn: not settled"
     return "not yet" if pair.votes is None else f"not yet: {about(pair.votes, verdict)}"

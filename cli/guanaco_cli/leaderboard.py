@@ -302,7 +302,7 @@ def show_stability(found: LeaderboardStability, *, as_json: bool) -> None:
     if (settled := found.duels) is not None:
         unit = "duel" if settled.duels == 1 else "duels"
         console.say(
-            f"By duels: without {settled.duels:,} {unit} of {settled.leader} and {settled.submission_id} it is open again which of the two is better."
+            f"By duels: if {settled.duels:,} {unit} of {settled.leader} and {settled.submission_id} had not been held, the verdict on the two would be open."
         )
     if not found.pairs:
         console.say(f"No two submissions are ranked in the competition {found.competition} yet.")

@@ -72,7 +72,7 @@ def test_each_pair_is_said_in_a_few_words() -> None:
     found = verdict(BETTER, WITHIN, OPEN, UNKNOWN)
     assert [pair_words(pair, found) for pair in found.pairs] == [
         "the leader is better: settled",
-        "at most 5 points better: settled",
+        "the leader is at most 5 points worse: settled",
         "not yet: about 420 more votes",
         "not yet",
     ]
