@@ -39,6 +39,8 @@ REDACTION = Redaction(["s3cret-value"], [Path("/srv/guanaco-data")])
         ("HF_TOKEN=hf_abcdefghijkl", "HF_TOKEN=***"),
         ("AWS_SECRET_ACCESS_KEY='wJalr/XUtn'", "AWS_SECRET_ACCESS_KEY='***'"),
         ("postgresql://guanaco:hunter22@db/x", "postgresql://guanaco:***@db/x"),
+        ("postgresql://guanaco:hun/ter@22@db/x", "postgresql://guanaco:***@db/x"),
+        ("http://hub:8080/models/@me", "http://hub:8080/models/@me"),
         ("it said s3cret-value", "it said ***"),
         ("GET /v1/models?limit=2 200", "GET /v1/models?limit=2 200"),
         ("Is this a signature? No.", "Is this a signature? No."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from inspect import signature
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -20,6 +21,7 @@ from guanaco_server.database.schema import LONGEST_WAIT_S
 from guanaco_server.feedback.recording import RATINGS_PER_MINUTE
 from guanaco_server.http.body_limit import MAX_BODY_BYTES
 from guanaco_server.notifications.loop import POLL_S
+from guanaco_server.observability.redaction import Redaction
 from guanaco_server.scaling.replicas import ReplicaLimits
 from guanaco_server.settings import Settings, load_settings
 from guanaco_server.settings.report import MASK, parts, settings_in_effect
@@ -225,6 +227,23 @@ def test_the_report_masks_secrets_and_passwords_in_urls() -> None:
     assert [name for name, one in told.items() if one.is_changed] == [
         "database_url", "hub_endpoint", "engine_command",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "password", ["hu/sh-hush", "hu sh-hush", "hu@sh-hush", "hu%2Fsh-hush", "hu:sh#hush?"]
+)
+def test_no_part_of_an_odd_password_is_shown(password: str) -> None:
+    url = f"postgresql://guanaco:{password}@db.example/guanaco"
+    loaded = load_settings(
+        environ={"GUANACO_DATABASE_URL": url, "GUANACO_HUB_ENDPOINT": f"http://u:{password}@hub"}
+    )
+    told = {one.name: one.value for one in settings_in_effect(loaded)}
+    assert told["database_url"] == f"postgresql://guanaco:{MASK}@db.example/guanaco"
+    assert told["hub_endpoint"] == f"http://u:{MASK}@hub"
+    logged = Redaction(loaded.settings.secrets).clean(
+        f"{loaded.settings.sqlalchemy_url} http://u:{password}@hub {unquote(password)}"
+    )
+    assert "sh" not in logged
 
 
 def test_each_removed_setting_tells_the_value_that_holds_now() -> None:

@@ -16,7 +16,7 @@ MIN_SECRET_CHARS = 6  # a shorter one would mask ordinary words
 KEY = re.compile(
     r"(gk_[A-Za-z0-9]{1,64}_)[A-Za-z0-9_-]+|(hf_)[A-Za-z0-9]{8,}|((?:AKIA|ASIA))[A-Z0-9]{16}"
 )
-URL_PASSWORD = re.compile(r"(://[^\s:/@]{0,256}:)[^\s@/]{1,1024}@")
+URL_PASSWORD = re.compile(r"(://[^\s:/@]{0,256}:)(?!\d{1,5}[/?#])\S{1,1024}@")
 QUERY = re.compile(r"(\?|%3[Ff])[^\s?\"'<>\\]+")
 SIGNED = re.compile(r"(?i)signature|x-amz-|x-goog-|awsaccesskeyid|[&?]sig=|token=|policy=")
 SIGNATURE = re.compile(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +11,11 @@ from pydantic import BaseModel, SecretStr
 
 from guanaco_server.settings.settings import Settings
 from guanaco_server.settings.sources import LoadedSettings, SettingSource
+from guanaco_server.settings.url_passwords import mask_passwords
 from guanaco_server.settings.variables import PREFIX
 
 MASK = "********"
 DATABASES = ("database_url", "database_replica_url")
-_PASSWORD_IN_QUERY = re.compile(r"(?<=[?&])((?:ssl)?password=)[^&#]*", re.IGNORECASE)
-_PASSWORD_IN_URL = re.compile(r"(?<=://)([^/@\s:]*):([^/@\s]*)(?=@)")
 
 
 @dataclass(frozen=True)
@@ -66,8 +64,7 @@ def _database(url: SecretStr | None) -> str | None:
     """Return the URL without passwords: which host and database it is must be seen where one is looked for."""
     if url is None:
         return None
-    shown: str = _format_value(url.get_secret_value())
-    return _PASSWORD_IN_QUERY.sub(rf"\1{MASK}", shown)
+    return mask_passwords(url.get_secret_value(), MASK)
 
 
 def _format_value(value: Any) -> Any:
@@ -77,7 +74,7 @@ def _format_value(value: Any) -> Any:
         case Path():
             return str(value)
         case str():
-            return _PASSWORD_IN_URL.sub(rf"\1:{MASK}", value)
+            return mask_passwords(value, MASK)
         case list() | tuple():
             return [_format_value(one) for one in value]
         case dict():

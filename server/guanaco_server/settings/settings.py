@@ -14,6 +14,7 @@ from guanaco_server.settings.process import ProcessSettings
 from guanaco_server.settings.scaling import ScalingSettings
 from guanaco_server.settings.serving import CheckSettings, EngineSettings
 from guanaco_server.settings.storage import StorageSettings
+from guanaco_server.settings.url_passwords import passwords_of
 from guanaco_server.settings.users import (
     CorsSettings,
     FeedbackSettings,
@@ -51,9 +52,11 @@ class Settings(
 
     @property
     def secrets(self) -> list[str]:
-        """Every secret's value, for code that must not write one down."""
-        values = (getattr(self, name) for name in type(self).model_fields)
-        return [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
+        """Every secret's value, and every password in a URL, for code that must not write one down."""
+        values = [getattr(self, name) for name in type(self).model_fields]
+        secrets = [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
+        texts = [*secrets, *(value for value in values if isinstance(value, str))]
+        return [*secrets, *(password for text in texts for password in passwords_of(text))]
 
     @property
     def artifacts_path(self) -> Path:
