@@ -12,7 +12,7 @@ TEST := $(BIN)/python -m pytest -q -n
 SOURCES := guanaco cli server migrations tests benchmarks examples scripts/document_settings.py scripts/document_metrics.py scripts/document_cli.py scripts/document_errors.py scripts/document_http.py scripts/lint_prose.py scripts/site_hooks.py scripts/make_chart.py scripts/new-migration hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine both demo test test-fast check lint format audit sbom docs-site docs-serve pin-images bench-admission bench-artifacts bench-assignment bench-characters bench-database bench-duels bench-evidence bench-export bench-faults bench-feedback bench-fraud bench-gateway bench-hostile bench-ids bench-journey bench-lorebook bench-memory bench-partitions bench-prefix bench-privacy bench-prompts bench-stress bench-swap bench-sweep bench-web bench-worth bench-idle scale migration docs chart lock clean
+.PHONY: help setup engine both demo test test-fast check lint format audit sbom docs-site docs-serve pin-images bench-adapters bench-admission bench-artifacts bench-assignment bench-characters bench-database bench-duels bench-evidence bench-export bench-faults bench-feedback bench-fraud bench-gateway bench-hostile bench-ids bench-journey bench-lorebook bench-memory bench-partitions bench-prefix bench-privacy bench-prompts bench-stress bench-swap bench-sweep bench-web bench-worth bench-idle scale migration docs chart lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ format:  ## put the code into its format
 
 bench-journey: both  ## what the README's figures come from (ARGS=--runs=1)
 	@$(BIN)/python -m benchmarks.journey $(ARGS)
+
+bench-adapters: both  ## what it costs a reply that its model server takes LoRA adapters (ARGS='--pairs=60')
+	@.venv-engine/bin/python benchmarks/adapters.py $(ARGS)
 
 bench-artifacts: both  ## the serializer's pass and the loader beside their peers (ARGS='--rounds=1 --gib=1')
 	@$(BIN)/python benchmarks/artifacts.py $(ARGS)

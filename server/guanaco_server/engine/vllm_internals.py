@@ -20,7 +20,7 @@ import os
 import resource
 import time
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -81,6 +81,7 @@ __all__ = [
     "InProcessExecutor",
     "LoadConfig",
     "ModelConfig",
+    "add_adapters_by_row",
     "enable_amx",
     "has_sleep_levels",
     "import_all",
@@ -108,7 +109,7 @@ class InProcessExecutor(UniProcExecutor):
         lifeline.hold()  # threads do not survive a fork
         torch.set_num_threads(int(os.environ[THREADS_VARIABLE]))
         _multiply_fp8_without_onednn()
-        _add_adapters_by_row()
+        add_adapters_by_row()
         super()._init_executor()
 
     def initialize_from_config(self, kv_cache_configs: list[Any]) -> Any:
@@ -305,25 +306,25 @@ def _multiply_fp8_without_onednn() -> None:
 class AdapterProducts(PunicaWrapperCPU):
     """Adds adapters to a batch on the CPU, each to its own rows alone (lora_products.py says what vLLM's own does)."""
 
-    _adapters: tuple[AdapterRows, ...] = ()
+    adapters: tuple[AdapterRows, ...] = ()
 
     def update_metadata(self, *given: Any, **named: Any) -> None:
         super().update_metadata(*given, **named)
-        self._adapters = rows_by_adapter(self.token_lora_indices)
+        self.adapters = rows_by_adapter(self.token_lora_indices)
 
     def add_lora_linear(self, *given: Any, **named: Any) -> None:
-        if self._adapters:
+        if self.adapters:
             super().add_lora_linear(*given, **named)
 
     def _shrink_prefill(
         self, y: torch.Tensor, x: torch.Tensor, w_t_all: torch.Tensor, scale: float
     ) -> None:
-        shrink(y, x, w_t_all, scale, self._adapters)
+        shrink(y, x, w_t_all, scale, self.adapters)
 
     def _expand_prefill(
         self, y: torch.Tensor, x: torch.Tensor, w_t_all: torch.Tensor, add_inputs: bool
     ) -> None:
-        expand(y, x, w_t_all, self._adapters, adds=add_inputs)
+        expand(y, x, w_t_all, self.adapters, adds=add_inputs)
 
     def _expand_slice_prefill(
         self,
@@ -334,7 +335,7 @@ class AdapterProducts(PunicaWrapperCPU):
         y_slice_size: int,
         add_inputs: bool,
     ) -> None:
-        expand(y, x, w_t_all, self._adapters, first=y_offset, count=y_slice_size, adds=add_inputs)
+        expand(y, x, w_t_all, self.adapters, first=y_offset, count=y_slice_size, adds=add_inputs)
 
     # vLLM asks for these two kinds of work separately, where they differ.
     _shrink_decode = _shrink_prefill
@@ -342,12 +343,30 @@ class AdapterProducts(PunicaWrapperCPU):
     _expand_slice_decode = _expand_slice_prefill
 
 
-def _add_adapters_by_row() -> None:
-    """Have vLLM add adapters with our products, in this process."""
+def add_adapters_by_row() -> None:
+    """Have vLLM add adapters with our products, in this process, and pass by its layers for them where a batch has none."""
+    from vllm.lora.layers.column_parallel_linear import ColumnParallelLinearWithLoRA
+    from vllm.lora.layers.row_parallel_linear import RowParallelLinearWithLoRA
     from vllm.platforms.cpu import CpuPlatform
 
     place = f"{AdapterProducts.__module__}.{AdapterProducts.__qualname__}"
     CpuPlatform.get_punica_wrapper = classmethod(lambda _platform: place)
+    for layer in (ColumnParallelLinearWithLoRA, RowParallelLinearWithLoRA):
+        layer.forward = _passed_by(layer.forward)
+
+
+def _passed_by(usual: Callable[[Any, torch.Tensor], Any]) -> Callable[[Any, torch.Tensor], Any]:
+    """Return the forward of a layer for adapters that goes straight on to the wrapped layer while no adapter is in the batch.
+
+    vLLM's own does the same sum, but looks up eight attributes of the wrapped layer, each by a function in Python.
+    """
+
+    def forward(layer: Any, x: torch.Tensor) -> Any:
+        if layer.punica_wrapper.adapters:
+            return usual(layer, x)
+        return layer._modules["base_layer"].forward(x)
+
+    return forward
 
 
 def enable_amx() -> None:
