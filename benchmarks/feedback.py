@@ -18,9 +18,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from sqlalchemy import text
 
@@ -33,9 +34,10 @@ from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
 from guanaco_server.leaderboard.ranking.standings import StandingsPublisher
 from guanaco_server.runtime.clock import SystemClock
-from tests.fixtures.postgres import PostgresServer, running_server
+from tests.fixtures.postgres import PostgresServer, kept_server, running_server
 from tests.fixtures.world import World
 
+NAME = "feedback"
 CALLERS = 64
 BACKEND = Account("bench-backend", "backend", Role.BACKEND)
 LOAD_S = 20.0
@@ -48,20 +50,53 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--submissions", type=int, default=1_000)
     parser.add_argument("--ratings", type=int, default=1_000_000)
-    parser.add_argument("--keep", metavar="URL", help="(the second process) run the score loop")
+    parser.add_argument("--only", choices=["lag"], help="leave the other measurements out")
+    parser.add_argument(
+        "--kept",
+        metavar="FOLDER",
+        type=Path,
+        help="keep the filled and counted database in this folder, and measure on a copy of it; a later run takes what it finds "
+        "there, so its counting and its first ranking are those of the code that made it",
+    )
+    parser.add_argument("--follow", metavar="URL", help="(the second process) run the score loop")
     options = parser.parse_args()
-    if options.keep:
-        asyncio.run(keep(options.keep))
+    if options.follow:
+        asyncio.run(follow(options.follow))
         return
-    with running_server() as server:
-        figures = asyncio.run(measure(server, options.submissions, options.ratings))
+    with ExitStack() as stack:
+        if options.kept is None:
+            server = stack.enter_context(running_server())
+            made = asyncio.run(prepare(server, options.submissions, options.ratings))
+        else:
+            made = kept(options.kept, options.submissions, options.ratings)
+            copy = Path(stack.enter_context(TemporaryDirectory(prefix="guanaco-feedback-")))
+            copy.chmod(0o755)
+            subprocess.run(["cp", "-a", "--reflink=auto", options.kept, copy / "pg"], check=True)
+            server = stack.enter_context(kept_server(copy / "pg"))
+        measured = asyncio.run(measure(server, is_lag_alone=options.only == "lag"))
+    figures = made | measured
     show(figures)
     print(json.dumps(figures))
 
 
-async def measure(server: PostgresServer, submissions: int, ratings: int) -> dict[str, object]:
-    url = server.url(server.create())
-    world = RealTimeWorld(Database(url))
+def kept(folder: Path, submissions: int, ratings: int) -> dict[str, object]:
+    """Fill and count a database in this folder, unless one is there; return the figures of who did it."""
+    note = folder / "made.json"
+    if not note.exists():
+        with kept_server(folder) as server:
+            made = asyncio.run(prepare(server, submissions, ratings))
+        note.write_text(json.dumps(made))
+    found: dict[str, object] = json.loads(note.read_text())
+    if (found["submissions"], found["ratings"]) != (submissions, ratings):
+        raise SystemExit(
+            f"{folder} has {found['ratings']:,} ratings of {found['submissions']:,} submissions."
+        )
+    return found
+
+
+async def prepare(server: PostgresServer, submissions: int, ratings: int) -> dict[str, object]:
+    """Fill, count and rank."""
+    world = RealTimeWorld(Database(server.url(server.create(name=NAME))))
     await upgrade(world.database)
     fresh = CALLERS * 200 + int(LOAD_S * LOAD_PER_S * 1.2)
     say(f"filling {ratings:,} ratings of {submissions:,} submissions")
@@ -70,21 +105,28 @@ async def measure(server: PostgresServer, submissions: int, ratings: int) -> dic
     caught_up_s = await timed(lambda: catch_up(world))
     ranked_s = await timed(lambda: publish(world))
     say(f"counted in {caught_up_s:.0f} s, ranked in {ranked_s:.1f} s")
-    unrated = await unrated_conversations(world.database)
-    gc.collect()
-    gc.freeze()  # as the platform does when it has started
-    figures: dict[str, object] = {
+    await world.database.close()
+    return {
         "submissions": submissions,
         "ratings": ratings,
         "counted_per_s": round(ratings / caught_up_s),
         "first_ranking_s": round(ranked_s, 2),
-        **await leaderboard_ms(world),
-        **await recording(world, unrated[: CALLERS * 200]),
-        **await following(world, url, unrated[CALLERS * 200 :]),
-        "cores": os.cpu_count(),
     }
+
+
+async def measure(server: PostgresServer, *, is_lag_alone: bool) -> dict[str, object]:
+    url = server.url(NAME)
+    world = RealTimeWorld(Database(url))
+    unrated = await unrated_conversations(world.database)
+    gc.collect()
+    gc.freeze()  # as the platform does when it has started
+    figures: dict[str, object] = {}
+    if not is_lag_alone:
+        figures |= await leaderboard_ms(world)
+        figures |= await recording(world, unrated[: CALLERS * 200])
+    figures |= await following(world, url, unrated[CALLERS * 200 :])
     await world.database.close()
-    return figures
+    return figures | {"cores": os.cpu_count()}
 
 
 class RealTimeWorld(World):
@@ -160,11 +202,12 @@ async def recording(world: World, conversations: Sequence[str]) -> dict[str, obj
 async def following(world: World, url: str, conversations: Sequence[str]) -> dict[str, object]:
     """Measure how long after a rating was recorded the leaderboard shows it, at LOAD_PER_S ratings a second."""
     process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
-        [sys.executable, __file__, "--keep", url]
+        [sys.executable, __file__, "--follow", url]
     )
+    left = list(conversations)
     try:
         await until_counted(world)
-        left = list(conversations)
+        await lag_s(world, left.pop())  # once the first ranking has read everything
         load = asyncio.create_task(offer(world, left))
         lags = []
         for _ in range(int(LOAD_S / PROBE_EVERY_S)):
@@ -176,6 +219,7 @@ async def following(world: World, url: str, conversations: Sequence[str]) -> dic
         process.wait()
     return {
         "offered_per_s": round(sent / LOAD_S),
+        "lags_s": [round(lag, 2) for lag in lags],
         "lag_median_s": round(statistics.median(lags), 2),
         "lag_max_s": round(max(lags), 2),
     }
@@ -239,7 +283,7 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(TICK_S)
 
 
-async def keep(url: str) -> None:
+async def follow(url: str) -> None:
     """The second process: what a worker does."""
     world = RealTimeWorld(Database(url))
     stopped = asyncio.Event()
