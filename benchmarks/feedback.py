@@ -83,6 +83,10 @@ def kept(folder: Path, submissions: int, ratings: int) -> dict[str, object]:
     """Fill and count a database in this folder, unless one is there; return the figures of who did it."""
     note = folder / "made.json"
     if not note.exists():
+        if folder.exists():
+            raise SystemExit(
+                f"{folder} has no finished database: delete it, or name another folder."
+            )
         with kept_server(folder) as server:
             made = asyncio.run(prepare(server, submissions, ratings))
         note.write_text(json.dumps(made))

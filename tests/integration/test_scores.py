@@ -329,6 +329,27 @@ async def test_a_batch_of_conversations_is_looked_for_before_its_transaction(wor
         assert f"FROM {looked_for}" not in inside
     assert "FROM messages" in inside
     assert len(asked) - began <= 11
+    assert "UPDATE conversations" in asked[-1], "who chats waits for what comes after it"
+    assert await world.counted_from_nothing() == await world.tallies()
+
+
+@pytest.mark.both_databases
+async def test_a_conversation_that_is_written_now_is_counted_again(world: Rated) -> None:
+    conversation = await converse(world, world.backend, "one_v1", "alice", [(Sender.BOT, "Ahoy!")])
+    await world.feedback.rate(world.backend, conversation, FeedbackRequest(thumbs_up=True))
+    async with world.database.engine.connect() as connection:
+        if connection.dialect.name == "sqlite":
+            pytest.skip("SQLite has one writer at a time.")
+        await connection.execute(
+            text("UPDATE conversations SET message_count = message_count + 1 WHERE id = :id"),
+            {"id": conversation},
+        )
+        await world.scores.counter.count_batch()
+        assert await votes(world) == 1
+        await connection.commit()
+    assert await world.scores.counter.has_measurements()
+    await world.settle_all()
+    assert not await world.scores.counter.has_work()
     assert await world.counted_from_nothing() == await world.tallies()
 
 

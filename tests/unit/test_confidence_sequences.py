@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 
@@ -12,6 +13,7 @@ from guanaco_server.statistics.confidence_sequences import (
     difference_sequence,
     log_evidence_against,
     proportion_sequence,
+    proportion_sequences,
     shared_alpha,
 )
 from guanaco_server.statistics.intervals import wilson_interval
@@ -125,3 +127,19 @@ def test_widths_are_those_of_ville(
 def test_asymptotic_multiples_are_those_of_ville(alpha: float, users: int, multiple: float) -> None:
     """By ville 0.1.0: ``normal_mixture(users, alpha, best_rho(1_000, alpha)) / sqrt(users)``, of which ours takes the closed approximation."""
     assert asymptotic_multiple(users, alpha) == pytest.approx(multiple, rel=0.02)
+
+
+@pytest.mark.parametrize("alpha", [0.05, 1e-9])
+def test_intervals_computed_together_are_those_computed_alone(alpha: float) -> None:
+    rng = random.Random(1)
+    counts = [(0, 1), (1, 1), (0, 10**6), (10**6, 10**6)]
+    for _ in range(100):
+        trials = int(10 ** rng.uniform(0, 6))
+        counts.append((rng.randint(0, trials), trials))
+    for found, one in zip(proportion_sequences(counts, alpha), counts, strict=True):
+        alone = proportion_sequence(*one, alpha)
+        assert found == pytest.approx(alone, abs=1e-7)
+        assert found[0] <= one[0] / one[1] <= found[1]
+    assert proportion_sequences(counts[:5], alpha) == [
+        proportion_sequence(*one, alpha) for one in counts[:5]
+    ]

@@ -119,6 +119,11 @@ class Database:
         """Tell whether this task holds SQLite's write lock, for which others wait."""
         return self._writers is not None and self._writers.is_held_here
 
+    @property
+    def has_one_writer(self) -> bool:
+        """Tell whether every writer waits for the one before, as on SQLite."""
+        return self._writers is not None
+
     def _turn(self, *, is_urgent: bool) -> AbstractAsyncContextManager[None]:
         return nullcontext() if self._writers is None else self._writers.turn(is_urgent=is_urgent)
 

@@ -20,7 +20,15 @@ A. Ramdas, "Time-uniform central limit theory and asymptotic confidence sequence
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats: TypeAlias = NDArray[np.float64]
 
 ALPHA = 0.05
 FIRST_BLOCK = 32
@@ -34,6 +42,7 @@ LOG_WEIGHT = -math.log(len(SLOPES))
 
 ITERATIONS = 60  # 4 to 9 are needed; what is returned errs outwards after any number
 TOLERANCE = 1e-11
+MANY = 50  # intervals, from which on they are computed faster together
 TIGHT_AT = 1_000.0  # users at which the asymptotic sequence is narrowest
 
 
@@ -57,6 +66,21 @@ def proportion_sequence(successes: int, trials: int, alpha: float = ALPHA) -> tu
     low = 0.0 if successes == 0 else _end(0.0, ratio, successes, trials, threshold)
     high = 1.0 if successes == trials else _end(1.0, ratio, successes, trials, threshold)
     return low, high
+
+
+def proportion_sequences(
+    counts: Sequence[tuple[int, int]], alpha: float = ALPHA
+) -> list[tuple[float, float]]:
+    """Return what ``proportion_sequence`` does for each (successes, trials), to 1e-7; many take a twentieth of the time."""
+    if len(counts) < MANY:
+        return [proportion_sequence(*one, alpha) for one in counts]
+    import numpy as np
+
+    numbers = np.asarray(counts, dtype=np.float64)
+    threshold = -math.log(alpha)
+    lows = _ends(np.zeros(len(counts)), numbers, threshold)
+    highs = _ends(np.ones(len(counts)), numbers, threshold)
+    return list(zip(lows.tolist(), highs.tolist(), strict=True))
 
 
 def difference_sequence(
@@ -113,4 +137,47 @@ def _end(outside: float, inside: float, successes: int, trials: int, threshold: 
             outside = at
         else:
             inside = at
+    return outside
+
+
+def _evidences(means: Floats, counts: Floats) -> tuple[Floats, Floats]:
+    """Return what ``_evidence`` does, for rows of successes and trials."""
+    import numpy as np
+
+    slopes, growth = np.asarray(GROWTH).T
+    successes, trials = counts[:, :1], counts[:, 1:]
+    grown = means[:, None] * growth
+    logs = slopes * successes - trials * np.log1p(grown)
+    most = logs.max(axis=1, keepdims=True)
+    parts = np.exp(logs - most)
+    totals = parts.sum(axis=1)
+    steepness = (parts * (growth / (1 + grown))).sum(axis=1)
+    return most[:, 0] + np.log(totals) + LOG_WEIGHT, -trials[:, 0] * steepness / totals
+
+
+def _ends(outside: Floats, counts: Floats, threshold: float) -> Floats:
+    """Find what ``_end`` does, for rows of successes and trials."""
+    import numpy as np
+
+    inside = counts[:, 0] / counts[:, 1]
+    at = outside.copy()
+    logs, slopes = _evidences(at, counts)
+    left = np.flatnonzero((logs >= threshold) & (inside != outside))
+    logs, slopes = logs[left], slopes[left]
+    for _ in range(ITERATIONS):
+        with np.errstate(divide="ignore"):
+            steps = (threshold - logs) / slopes
+        is_open = (np.abs(steps) >= TOLERANCE) & (np.abs(outside - inside)[left] >= TOLERANCE)
+        left, steps = left[is_open], steps[is_open]
+        if not len(left):
+            break
+        tried = at[left] + steps
+        low, high = np.minimum(outside, inside)[left], np.maximum(outside, inside)[left]
+        is_within = (low < tried) & (tried < high)
+        tried = np.where(is_within, tried, (outside[left] + inside[left]) / 2)
+        at[left] = tried
+        logs, slopes = _evidences(tried, counts[left])
+        is_out = logs >= threshold
+        outside[left[is_out]] = tried[is_out]
+        inside[left[~is_out]] = tried[~is_out]
     return outside

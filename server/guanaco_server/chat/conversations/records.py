@@ -1,7 +1,8 @@
 """Reads conversations for the leaderboard: raw, in bulk, and each change once.
 
 A conversation has changed when its ``message_count`` is not the ``measured_count`` that was last noted. Whoever adds
-a message changes the count in the same transaction, so no change can be missed, whenever it commits.
+a message changes the count in the same transaction, so no change can be missed, whenever it commits. Nobody is kept from writing
+meanwhile: what was read is noted as measured only if it still is all.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class RecordedConversation:
     account_id: str
     user_id: str
     message_count: int
+    measured_count: int
 
     @property
     def user_key(self) -> str:
@@ -261,20 +263,17 @@ async def changed(session: AsyncSession, limit: int) -> Sequence[str]:
     return (await session.scalars(statement)).all()
 
 
-async def lock(session: AsyncSession, ids: Iterable[str]) -> list[RecordedConversation]:
-    """Hold those that nobody is writing now until the transaction ends; ratings may come meanwhile."""
-    statement = (
-        select(
-            ConversationRow.id,
-            ConversationRow.submission_id,
-            ConversationRow.competition,
-            ConversationRow.account_id,
-            ConversationRow.user_id,
-            ConversationRow.message_count,
-        )
-        .where(among(session, ConversationRow.id, ids))
-        .with_for_update(skip_locked=True, key_share=True)
-    )
+async def recorded(session: AsyncSession, ids: Iterable[str]) -> list[RecordedConversation]:
+    """Return those that exist."""
+    statement = select(
+        ConversationRow.id,
+        ConversationRow.submission_id,
+        ConversationRow.competition,
+        ConversationRow.account_id,
+        ConversationRow.user_id,
+        ConversationRow.message_count,
+        ConversationRow.measured_count,
+    ).where(among(session, ConversationRow.id, ids))
     return [RecordedConversation(*row) for row in await session.execute(statement)]
 
 
@@ -308,26 +307,36 @@ async def messages(session: AsyncSession, ids: Iterable[str]) -> dict[str, list[
     return found
 
 
-async def existing(session: AsyncSession, ids: Iterable[str]) -> set[str]:
-    """Return which of these conversations exist."""
-    statement = select(ConversationRow.id).where(among(session, ConversationRow.id, ids))
-    return set(await session.scalars(statement))
-
-
 async def of_submission(session: AsyncSession, submission_id: str) -> Sequence[str]:
     statement = select(ConversationRow.id).where(ConversationRow.submission_id == submission_id)
     return (await session.scalars(statement)).all()
 
 
-async def note_measured(session: AsyncSession, ids: Iterable[str]) -> None:
-    """Note that locked conversations are counted as they are now."""
+async def note_measured(
+    session: AsyncSession, conversations: Iterable[RecordedConversation]
+) -> None:
+    """Note that conversations are counted as they were read; one that was written since, or is now, has changed again.
+
+    Who writes them waits from here to the end of the transaction.
+    """
+    read = {
+        one.id: one.message_count
+        for one in conversations
+        if one.message_count != one.measured_count
+    }
+    if not read:
+        return
+    row = ConversationRow
+    held = await session.execute(
+        select(row.id, row.message_count)
+        .where(among(session, row.id, read))
+        .with_for_update(skip_locked=True, key_share=True)
+    )
+    unchanged = [one for one, count in held if count == read[one]]
     await session.execute(
-        update(ConversationRow)
-        .where(
-            among(session, ConversationRow.id, ids),
-            ConversationRow.measured_count != ConversationRow.message_count,
-        )
-        .values(measured_count=ConversationRow.message_count)
+        update(row)
+        .where(among(session, row.id, unchanged))
+        .values(measured_count=row.message_count)
         .execution_options(synchronize_session=False)
     )
 

@@ -27,7 +27,7 @@ async def count_conversations(
     definitions: Definitions,
     deltas: Deltas,
 ) -> None:
-    """Count conversations that this transaction has locked."""
+    """Count conversations as they are recorded now."""
     ids = [conversation.id for conversation in conversations]
     messages = await chat_records.messages(session, ids)
     rated = await feedback_records.rated(session, ids)
@@ -50,7 +50,6 @@ async def count_conversations(
         if has_other_days:
             users.add(conversation.user_key)
     await upsert(session, CountedConversationRow, rows)
-    await chat_records.note_measured(session, ids)
     session.expunge_all()  # the rows just written are read again below
     await count_visits(session, users, deltas)
 

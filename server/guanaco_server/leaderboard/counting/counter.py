@@ -7,8 +7,9 @@
       └─▶ sum the parts of each recounted submission again ─┘
 
 Everything is counted again from what is recorded, and the difference from the previous count is entered. So a batch
-may be repeated, batches may come in any order, and a crash loses nothing. A conversation that somebody is writing
-now is left for the next batch, together with its rating.
+may be repeated, batches may come in any order, and a crash loses nothing. Nobody is kept from chatting or rating meanwhile: a batch
+takes locks of ratings and conversations as its last act before it commits, and a conversation that was written since it was read is
+counted again by the next one.
 
 Where only conversations have changed, what is to be measured is looked for before the transaction, which then takes half as long: on SQLite all chats
 wait for it.
@@ -58,7 +59,8 @@ from guanaco_server.leaderboard.tables import CorrectionRow, CountedWindowRow, S
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import SubmissionService
 
-BATCH = 1_000  # ratings, and changed conversations: a fraction of a second
+BATCH = 1_000  # ratings, and changed conversations: a fraction of a second, for which all chats wait on SQLite
+LARGE_BATCH = 5_000  # where nobody waits for it; it takes a third less for each rating, as most submissions are in any batch
 RECOUNTS = 10  # submissions
 OUTDATED = 500  # conversations measured by an older definition: a quarter of a second
 
@@ -104,6 +106,7 @@ class ScoreCounter:
         self._competitions = competitions
         self._definitions = definitions
         self._kept = KeptAggregates()
+        self._limit = BATCH if database.has_one_writer else LARGE_BATCH
 
     async def has_work(self) -> bool:
         """Tell whether anything waits to be counted, except for competitions whose window has changed."""
@@ -128,7 +131,7 @@ class ScoreCounter:
         changed = await self._changed(context.windows)
         async with self._database.write() as session:
             version = await queries.lock_counting(session)
-            batch = _Batch(session, version, context, self._definitions, self._kept)
+            batch = _Batch(session, version, context, self._definitions, self._kept, self._limit)
             if changed is None:
                 await _notice_windows(session, context.windows)
                 counted = await batch.count()
@@ -144,7 +147,7 @@ class ScoreCounter:
                 return None
             if _new_windows(await queries.counted_windows(session), windows):
                 return None
-            changed = await chat_records.changed(session, BATCH)
+            changed = await chat_records.changed(session, self._limit)
             return _Changed(
                 changed, await queries.outdated(session, self._definitions.version, OUTDATED)
             )
@@ -214,38 +217,45 @@ class _Batch:
         context: VotingContext,
         definitions: Definitions,
         kept: KeptAggregates,
+        limit: int,
     ) -> None:
         self._session = session
         self._version = version
         self._context = context
         self._definitions = definitions
         self._kept = kept
+        self._limit = limit
         self._deltas = Deltas()
 
     async def count(self) -> CountedBatch:
         session = self._session
         corrections = await queries.take_corrections(session, BATCH)
         recounts = await queries.take_recounts(session, RECOUNTS)
-        found = await feedback_records.uncounted(session, BATCH)
-        wanted = set(await chat_records.changed(session, BATCH))
+        found = await feedback_records.uncounted(session, self._limit)
+        wanted = set(await chat_records.changed(session, self._limit))
         wanted |= {rating.conversation_id for rating in found}
         for submission_id in recounts:
             wanted |= set(await chat_records.of_submission(session, submission_id))
-        is_all = max(len(found), len(wanted), len(corrections)) < BATCH and len(recounts) < RECOUNTS
+        is_all = (
+            max(len(found), len(wanted)) < self._limit
+            and len(corrections) < BATCH
+            and len(recounts) < RECOUNTS
+        )
         outdated = await queries.outdated(session, self._definitions.version, OUTDATED)
-        locked = await self._lock(wanted, outdated)
-        held = {conversation.id for conversation in locked}
-        ratings = [rating for rating in found if rating.conversation_id in held]
+        conversations = await self._recorded(wanted, outdated)
+        there = {conversation.id for conversation in conversations}
+        ratings = [rating for rating in found if rating.conversation_id in there]
         recount = await self._begin_recount(recounts)
         await self._correct(corrections, recount)
-        await count_conversations(session, locked, self._definitions, self._deltas)
+        await count_conversations(session, conversations, self._definitions, self._deltas)
         await count_votes(session, ratings, recount, self._context, self._deltas)
+        aggregates = await self._write_aggregates(recounts)
         if ratings:
             await feedback_records.note_counted(session, [rating.id for rating in ratings])
-        aggregates = await self._write_aggregates(recounts)
+        await chat_records.note_measured(session, conversations)
         return CountedBatch(
             version=self._version,
-            count=len(ratings) + len(locked) + len(recounts) + len(corrections),
+            count=len(ratings) + len(conversations) + len(recounts) + len(corrections),
             is_all=is_all,
             votes=self._deltas.votes,
             aggregates=aggregates,
@@ -253,25 +263,25 @@ class _Batch:
 
     async def measure(self, changed: _Changed) -> CountedBatch:
         """Count conversations, and nothing else."""
-        locked = await self._lock(changed.ids, changed.outdated)
-        await count_conversations(self._session, locked, self._definitions, self._deltas)
+        found = await self._recorded(changed.ids, changed.outdated)
+        await count_conversations(self._session, found, self._definitions, self._deltas)
         aggregates = await self._write_aggregates(())
-        is_all = len(changed.ids) < BATCH
-        return CountedBatch(self._version, len(locked), is_all, self._deltas.votes, aggregates)
+        await chat_records.note_measured(self._session, found)
+        is_all = len(changed.ids) < self._limit
+        return CountedBatch(self._version, len(found), is_all, self._deltas.votes, aggregates)
 
-    async def _lock(
+    async def _recorded(
         self, wanted: Collection[str], outdated: Collection[str]
     ) -> list[RecordedConversation]:
-        locked = await chat_records.lock(self._session, {*wanted, *outdated})
-        await self._recount_missing(set(outdated).difference(one.id for one in locked))
-        return locked
+        found = await chat_records.recorded(self._session, {*wanted, *outdated})
+        await self._recount_missing(set(outdated).difference(one.id for one in found))
+        return found
 
     async def _recount_missing(self, conversation_ids: Collection[str]) -> None:
         """Recount the submissions of measurements whose conversation is gone, which drops these measurements."""
         if not conversation_ids:
             return
-        there = await chat_records.existing(self._session, conversation_ids)
-        rows = await queries.counted_conversations(self._session, set(conversation_ids) - there)
+        rows = await queries.counted_conversations(self._session, conversation_ids)
         await queries.ask_recounts(self._session, {row.submission_id for row in rows})
 
     async def _begin_recount(self, submission_ids: Collection[str]) -> Recount:

@@ -38,6 +38,7 @@ ELO = 400 / math.log(10)
 ELO_AVERAGE = 1_000.0
 
 Fit = Callable[[Sequence[CodedVotes], int], bradley_terry.Strengths]
+Sequences = Callable[[Sequence[tuple[int, int]], float], list[tuple[float, float]]]
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,11 @@ class VotesByUser:
         return 2 * index + thumbs_up
 
 
+def one_by_one(counts: Sequence[tuple[int, int]], alpha: float) -> list[tuple[float, float]]:
+    """Return the interval of each (successes, trials), whose digits do not depend on how many there are."""
+    return [proportion_sequence(*one, alpha) for one in counts]
+
+
 def standings(
     rule: RankingRule,
     votes: Mapping[str, VoteCount],
@@ -127,6 +133,7 @@ def standings(
     is_for_one_look: bool = False,
     alpha: float = ALPHA,
     fit: Fit = bradley_terry.fit,
+    sequences: Sequences = one_by_one,
 ) -> list[Standing]:
     """Rank the submissions that have votes, or for the other rules those that were compared.
 
@@ -138,6 +145,7 @@ def standings(
         is_for_one_look: Use fixed-sample intervals, as seasons of schema 1 do.
         alpha: The error that the intervals of all submissions share, where they hold at every look.
         fit: Fits the strengths; one that continues from the last ranking saves time.
+        sequences: Computes the intervals of ratios that hold at every look; one that computes many together saves time.
 
     Returns:
         The best first: by rank, then by the score's lower end.
@@ -149,10 +157,10 @@ def standings(
     members = max(len(rated), len(_compared(found)) if found else 0)
     share = None if is_for_one_look else shared_alpha(members, alpha)
     if found is None:
-        return ranked({submission: _ratio(count, share) for submission, count in rated.items()})
+        return ranked(_ratios(rated, share, sequences))
     if rule is RankingRule.BRADLEY_TERRY:
         return ranked(_strengths(found, ids, share))
-    return ranked(_combined(rated, found, ids, share))
+    return ranked(_combined(rated, found, ids, share, sequences))
 
 
 def ranked(scores: Mapping[str, Score]) -> list[Standing]:
@@ -177,14 +185,16 @@ def margin_of(rule: RankingRule, within: float) -> float:
     return within
 
 
-def _ratio(count: VoteCount, alpha: float | None) -> Score:
-    """Return the ratio with its interval, which is for one look where there is no ``alpha``."""
-    low, high = (
-        wilson_interval(count.up, count.total)
-        if alpha is None
-        else proportion_sequence(count.up, count.total, alpha)
-    )
-    return Score(count.up / count.total, low, high)
+def _ratios(
+    rated: Mapping[str, VoteCount], alpha: float | None, sequences: Sequences
+) -> dict[str, Score]:
+    """Return the ratios with their intervals, which are for one look where there is no ``alpha``."""
+    counts = [(count.up, count.total) for count in rated.values()]
+    found = [wilson_interval(*one) for one in counts] if alpha is None else sequences(counts, alpha)
+    return {
+        one: Score(count.up / count.total, low, high)
+        for (one, count), (low, high) in zip(rated.items(), found, strict=True)
+    }
 
 
 def _multiple(users: float, alpha: float | None) -> float:
@@ -209,14 +219,16 @@ def _combined(
     found: bradley_terry.Strengths,
     ids: Sequence[str],
     alpha: float | None,
+    sequences: Sequences,
 ) -> dict[str, Score]:
     """Half of the error is the ratio's, half the strength's, where intervals hold at every look."""
     indexes = [index for index in _compared(found) if ids[index] in rated]
     chances = bradley_terry.chances_against_field(found, indexes)
     half = alpha / 2 if alpha is not None else None
+    ratios = _ratios({ids[index]: rated[ids[index]] for index in indexes}, half, sequences)
     scores = {}
     for index, (chance, error) in zip(indexes, chances, strict=True):
-        ratio = _ratio(rated[ids[index]], half)
+        ratio = ratios[ids[index]]
         value = (ratio.value + chance) / 2
         if half is None:
             ratio_error = (ratio.high - ratio.low) / 2 / Z_95

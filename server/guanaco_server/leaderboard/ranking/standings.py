@@ -38,6 +38,7 @@ from guanaco_server.leaderboard.ranking.strengths.continued_fit import Continued
 from guanaco_server.leaderboard.tables import ScorePointRow, StandingRow
 from guanaco_server.runtime import threads
 from guanaco_server.runtime.clock import Clock
+from guanaco_server.statistics.confidence_sequences import proportion_sequences
 from guanaco_server.submissions.service import SubmissionService
 
 HOUR_S = 3_600
@@ -209,7 +210,12 @@ class StandingsPublisher:
             else self._fits.setdefault(competition.id, ContinuedFit(votes))
         )
         for standing in standings(
-            competition.ranking, counts, votes.ids, votes.comparable(), fit=fit
+            competition.ranking,
+            counts,
+            votes.ids,
+            votes.comparable(),
+            fit=fit,
+            sequences=proportion_sequences,
         ):
             score, one = standing.score, standing.submission_id
             if one in metrics:

@@ -18,6 +18,7 @@ from guanaco_server.leaderboard.ranking.strengths.bradley_terry import (
     CodedVotes,
     Strengths,
 )
+from guanaco_server.leaderboard.ranking.strengths.pair_sums import PairSums, meat_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,12 +52,11 @@ class ContinuedFit:
         """Fit the strengths; ``by_user`` is not read, since the votes in memory are the same."""
         import numpy as np
 
-        wins = self._count(size)
-        comparisons = wins + wins.T
-        values, inverse = self._maximum(wins, comparisons)
-        meat = bradley_terry.meat_of(self._groups.arrays(), values, size, PRIOR)
+        sums = PairSums(self._count(size), PRIOR)
+        values, inverse = self._maximum(sums, size)
+        meat = meat_of(self._groups.arrays(), values, size, PRIOR)
         self._values, self._inverse = values, inverse
-        compared = comparisons.sum(axis=1)
+        compared = sums.comparisons.sum(axis=1)
         centre = (compared > 0) / max(1, np.count_nonzero(compared))
         half = inverse @ meat
         variance = (half * inverse).sum(axis=1)  # the diagonal of H⁻¹MH⁻¹
@@ -91,22 +91,22 @@ class ContinuedFit:
         self._wins[np.abs(self._wins) < NOTHING] = 0.0
         return self._wins
 
-    def _maximum(self, wins: Floats, comparisons: Floats) -> tuple[Floats, Floats]:
+    def _maximum(self, sums: PairSums, size: int) -> tuple[Floats, Floats]:
         """Return the strengths that maximize the likelihood, and the inverse of the curvature there."""
         import numpy as np
 
-        values = np.zeros(len(wins)) if self._values is None else self._values
+        values = np.zeros(size) if self._values is None else self._values
         inverse, before = self._inverse, np.inf
         for _ in range(STEPS):
-            gradient = bradley_terry.gradient_of(values, wins, comparisons, PRIOR)
+            gradient = sums.gradient(values)
             most = float(np.abs(gradient).max(initial=0.0))
             if most < TOLERANCE:
                 break
             if inverse is None or most > SLOWEST * before:
-                inverse = _inverse(values, wins, comparisons)
+                inverse = sums.inverse_curvature(values)
             step, before = inverse @ gradient, most
             values = values + step * min(1.0, 4.0 / max(np.abs(step).max(), 1e-300))
-        return values, _inverse(values, wins, comparisons)
+        return values, sums.inverse_curvature(values)
 
 
 class VoteGroups:
@@ -168,13 +168,6 @@ class _Group:
             self._array = grown
         self._changed.clear()
         return self._array
-
-
-def _inverse(values: Floats, wins: Floats, comparisons: Floats) -> Floats:
-    import numpy as np
-
-    _, curvature = bradley_terry.derivatives(values, wins, comparisons, PRIOR)
-    return np.asarray(np.linalg.inv(curvature), dtype=np.float64)
 
 
 def _wins_of_few(votes: Iterable[CodedVotes], size: int) -> Floats:
