@@ -132,5 +132,5 @@ def _columns(
     }
 
 
-def _days(row: CountedConversationRow | None) -> tuple[int | None, int | None]:
+def _days(row: queries.CountedConversation | None) -> tuple[int | None, int | None]:
     return (None, None) if row is None else (row.first_day, row.second_day)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from sqlalchemy import Row as SqlRow
 from sqlalchemy import case, delete, func, literal_column, select, update
@@ -149,13 +150,36 @@ async def rating_counts(session: AsyncSession) -> Sequence[SqlRow[str, int]]:
     return rows.all()
 
 
+class CountedConversation(NamedTuple):
+    """A conversation's part of its submission's aggregate, as a plain row since they are many."""
+
+    conversation_id: str
+    submission_id: str
+    competition: str
+    user_key: str
+    tally: str
+    first_day: int | None
+    second_day: int | None
+    definition: int
+
+
 async def counted_conversations(
     session: AsyncSession, conversation_ids: Iterable[str]
-) -> Sequence[CountedConversationRow]:
-    statement = select(CountedConversationRow).where(
-        among(session, CountedConversationRow.conversation_id, conversation_ids)
+) -> list[CountedConversation]:
+    row = CountedConversationRow
+    rows = await session.execute(
+        select(
+            row.conversation_id,
+            row.submission_id,
+            row.competition,
+            row.user_key,
+            row.tally,
+            row.first_day,
+            row.second_day,
+            row.definition,
+        ).where(among(session, row.conversation_id, conversation_ids))
     )
-    return (await session.scalars(statement)).all()
+    return [CountedConversation(*found) for found in rows]
 
 
 async def counted_conversations_of_submission(
