@@ -317,7 +317,7 @@ async def note_measured(
 ) -> None:
     """Note that conversations are counted as they were read; one that was written since, or is now, has changed again.
 
-    Who writes them waits from here to the end of the transaction.
+    Writers of these conversations wait from here to the end of the transaction.
     """
     read = {
         one.id: one.message_count
