@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ def attention(layer: str, head_dim: int) -> Shapes:
         f"{layer}.self_attn.v_proj.weight": (2 * head_dim, 64),
         f"{layer}.self_attn.o_proj.weight": (64, 8 * head_dim),
         f"{layer}.input_layernorm.weight": (64,),
+        f"{layer}.post_attention_layernorm.weight": (64,),
     }
 
 
@@ -67,6 +69,15 @@ def mixtral_experts(layer: str) -> Shapes:
     return found | {f"{moe}.experts.{n}.{name}.weight": s for n in range(4) for name, s in shapes.items()}  # fmt: skip
 
 
+def fused(shapes: Shapes) -> Shapes:
+    """Return the same with the queries, keys and values in one matrix, and the gate and up projections in one."""
+    found = {n: s for n, s in shapes.items() if not re.search("[qkv]_proj|gate_proj|up_proj", n)}
+    for layer in range(3):
+        found[f"model.layers.{layer}.self_attn.qkv_proj.weight"] = (96, 64)
+        found[f"model.layers.{layer}.mlp.gate_up_proj.weight"] = (192, 64)
+    return found
+
+
 GOOD: dict[str, tuple[dict[str, Any], Shapes]] = {
     "llama": ({}, weights()),
     "a head size of its own": ({"model_type": "qwen3", "head_dim": 16}, weights(head_dim=16)),
@@ -74,6 +85,9 @@ GOOD: dict[str, tuple[dict[str, Any], Shapes]] = {
     "mixtral": ({"model_type": "mixtral", "num_local_experts": 4}, weights(block=mixtral_experts)),
     "qwen3 moe": ({"model_type": "qwen3_moe", "num_experts": 4, "moe_intermediate_size": 32}, weights(block=qwen_experts)),
     "a layer that predicts further": ({"model_type": "deepseek_v3", "num_nextn_predict_layers": 1}, weights(layers=4)),
+    "fused projections": ({"model_type": "phi3"}, fused(weights())),
+    "experts in one tensor": ({"model_type": "qwen3_moe", "num_experts": 4}, weights(block=lambda layer: {f"{layer}.mlp.experts.gate_up_proj": (4, 64, 64)})),
+    "some dense layers of a mixture": ({"model_type": "qwen2_moe", "num_experts": 4}, weights()),
     "an unknown family": ({"model_type": "unheard_of", "n_layer": 3, "num_attention_heads": 77}, weights()),
     "nothing said": ({name: None for name in BASE}, weights()),
     "packed projections": ({"quantization_config": {"quant_method": "gptq"}}, weights(head_dim=5)),
@@ -131,7 +145,7 @@ def test_a_config_of_another_model_is_refused_in_a_sentence(
 @pytest.mark.parametrize(
     ("changes", "shapes", "says"),
     [
-        (GOOD["mixtral"][0] | {"num_local_experts": 8}, GOOD["mixtral"][1], "gate.weight of layer 0 is 8 x 64"),
+        (GOOD["mixtral"][0] | {"num_local_experts": 8}, GOOD["mixtral"][1], "8 experts, and layer 0 of the weights has 4"),
         (GOOD["qwen3 moe"][0] | {"moe_intermediate_size": 33}, GOOD["qwen3 moe"][1], "gate_proj.weight of layer 0 is 33 x 64"),
         ({}, weights(is_tied=True), "have no lm_head.weight"),
         ({}, weights() | {"lm_head.weight": (64, 64)}, "lm_head.weight is 64 x 64, and the embedding is 128 x 64"),
@@ -152,6 +166,35 @@ def test_a_layer_that_lacks_a_projection_is_named() -> None:
     del shapes["model.layers.1.mlp.up_proj.weight"]
     with pytest.raises(CorruptWeights, match=r"no mlp\.up_proj\.weight of layer 1"):
         check({}, shapes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "pattern", "says"),
+    [
+        ("llama", r"layers\.1\.(self_attn|mlp|post)", "no post_attention_layernorm.weight of layer 1"),
+        ("llama", r"layers\.1\.self_attn", "no self_attn.q_proj.weight of layer 1"),
+        ("llama", r"layers\.2\.mlp", "no mlp.gate_proj.weight of layer 2"),
+        ("llama", "embed_tokens", "no embed_tokens.weight"),
+        ("llama", r"layernorm", "no input_layernorm.weight of layer 0"),
+        ("llama", r"^model\.norm", "no norm.weight after the last layer"),
+        ("packed projections", r"layers\.0\.mlp\.up", "no mlp.up_proj.weight of layer 0"),
+        ("fused projections", "qkv_proj", "no self_attn.qkv_proj.weight of layer 0"),
+        ("fused projections", r"1\.mlp\.down", "no mlp.down_proj.weight of layer 1"),
+        ("mixtral", r"layers\.1\..*experts", "has 4 experts, and layer 1 of the weights has 0"),
+        ("qwen3 moe", r"experts\.3\.", "has 4 experts, and layer 0 of the weights has 3"),
+        ("qwen3 moe", r"layers\.2.*experts\.3\.up", "no up_proj.weight of expert 3 in layer 2"),
+    ],
+)  # fmt: skip
+def test_a_part_that_is_wholly_missing_is_named(kind: str, pattern: str, says: str) -> None:
+    changes, shapes = GOOD[kind]
+    with pytest.raises(SubmissionFailure, match=says):
+        check(changes, {n: s for n, s in shapes.items() if not re.search(pattern, n)})
+
+
+@pytest.mark.parametrize("value", ["8", 8.0, [8]])
+def test_a_size_of_a_known_family_is_a_whole_number(value: object) -> None:
+    with pytest.raises(CorruptConfig, match=r"head_dim in config\.json is .* not a whole number"):
+        check({"head_dim": value}, weights())
 
 
 def test_a_reward_model_needs_no_output_matrix() -> None:

@@ -182,7 +182,7 @@ async def _check_model(
         embedding_rows=next((info.shape[0] for info in infos if is_embedding(info)), None),
         is_tied=config.get("tie_word_embeddings") is True,
         is_quantized="quantization_config" in config,
-        has_experts=has_experts(config),
+        has_experts=has_experts(config) and any(".experts." in info.name for info in infos),
         shape=_shape_of(config),
     )
     _check_size(model, limits)

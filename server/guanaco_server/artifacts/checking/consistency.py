@@ -3,16 +3,18 @@
     always            no number beyond what any model has: vLLM makes layers, caches and tables of that size
     every model       layers, rows of the embedding, and the hidden size, where the config says them
     known families    besides, the shape of each projection, from heads, KV heads, head size, widths and experts;
-                      no layer lacks one; an output matrix unless it is the embedding
+                      an embedding and a last norm, and in each layer attention, norms and an MLP or all experts;
+                      an output matrix unless it is the embedding
 
-A checkpoint that is quantized already packs its projections; of these only the layers and the embedding are compared.
+A checkpoint that is quantized already packs its projections: what it lacks is found there too, shapes are not compared.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from guanaco.errors import CorruptConfig, CorruptWeights
@@ -60,6 +62,18 @@ HIDDEN_SIZES = ("hidden_size", "n_embd")
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d{1,6})\.(.+)")
 COMPARED_MIXTURES = MIXTURES - {"phimoe"}  # whose projections have other names
 FAMILIES = GATED | COMPARED_MIXTURES
+# The parts of each layer in the known families; the second way is that of checkpoints with fused projections.
+NORMS = ("input_layernorm", "post_attention_layernorm")
+ATTENTION = (
+    tuple(f"self_attn.{name}_proj" for name in ("q", "k", "v", "o")),
+    ("self_attn.qkv_proj", "self_attn.o_proj"),
+)
+MLP = (
+    ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
+    ("mlp.gate_up_proj", "mlp.down_proj"),
+)
+EXPERT_COUNTS = ("num_experts", "num_local_experts")
+EXPERT = re.compile(r"\.experts\.(\d{1,6})\.(\w+)")
 SAME_SAVE = "Push the config and the weights of the same save."
 
 Config = dict[str, Any]
@@ -76,6 +90,8 @@ def check_consistency(config: Config, tensors: Iterable[TensorInfo], *, has_head
     _check_layers(text, layers)
     is_known = text.get("model_type") in FAMILIES
     _check_vocabulary(text, shapes, is_known=is_known)
+    if is_known:
+        _require_complete(text, shapes, layers)
     if "quantization_config" in config or "quantization_config" in text:
         return
     if is_known and _int(text, "num_attention_heads"):
@@ -89,17 +105,22 @@ def is_embedding(info: TensorInfo) -> bool:
 
 
 def _require_sane(config: Config) -> None:
+    is_known = config.get("model_type") in FAMILIES
     for name, most in MOST.items():
         value = config.get(name)
         if value is None:
             continue
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if is_known and type(value) is not int:
+            raise CorruptConfig(
+                f"{name} in config.json is {str(value)[:40]!r}, and not a whole number."
+            )
         if is_number and value > most:
             raise CorruptConfig(
                 f"{name} in config.json is {str(value)[:40]}; {most:,} are allowed."
             )
     for name in POSITIVE:
-        if name in config and not _is_count(config[name], config.get("model_type") in FAMILIES):
+        if name in config and not _is_count(config[name], is_known):
             raise CorruptConfig(
                 f"{name} in config.json is {str(config[name])[:40]}, and not a whole number over 0."
             )
@@ -189,39 +210,55 @@ def _check_projections(text: Config, layers: Mapping[int, Shapes]) -> None:
                     f"By config.json {name} of layer {number} is {_format_shape(wanted)}, and in the weights it is {_format_shape(shape)}.",
                     hint=SAME_SAVE,
                 )
-        _require_complete(number, tensors)
-        _check_experts(text, number, tensors)
 
 
-def _require_complete(number: int, tensors: Shapes) -> None:
-    """CorruptWeights where a layer has a part of what belongs together."""
-    for together in (
-        ("q_proj", "k_proj", "v_proj", "o_proj"),
-        ("gate_proj", "up_proj", "down_proj"),
-    ):
-        names = [
-            f"{'self_attn' if 'q_proj' in together else 'mlp'}.{each}.weight" for each in together
-        ]
-        there = [name for name in names if name in tensors]
-        if there and len(there) < len(names):
-            gone = next(name for name in names if name not in tensors)
-            raise CorruptWeights(
-                f"The weights have no {gone} of layer {number}.", hint="Push the weights again."
-            )
+def _require_complete(text: Config, shapes: Shapes, layers: Mapping[int, Shapes]) -> None:
+    """CorruptWeights where the weights lack something that every model of a known family has."""
+    if _embedding(shapes) is None:
+        raise _missing("embed_tokens.weight")
+    if not any(name.endswith("norm.weight") and not LAYER.search(name) for name in shapes):
+        raise _missing("norm.weight after the last layer")
+    for number in range(_int(text, "num_hidden_layers") or 0):
+        tensors = layers[number]
+        modules = {name.rpartition(".")[0] for name in tensors}
+        _require(modules, number, NORMS)
+        _require(modules, number, *ATTENTION)
+        if text.get("model_type") in COMPARED_MIXTURES and not modules.issuperset(MLP[0]):
+            _require_experts(text, number, tensors)
+        else:
+            _require(modules, number, *MLP)
 
 
-def _check_experts(text: Config, number: int, tensors: Shapes) -> None:
-    count = next(
-        (_int(text, n) for n in ("num_experts", "num_local_experts") if _int(text, n)), None
-    )
-    found = {match[1] for name in tensors if (match := re.search(r"\.experts\.(\d+)\.", name))}
-    if count is None or not found or text.get("model_type") not in COMPARED_MIXTURES:
+def _require(modules: AbstractSet[str], number: int, *ways: Sequence[str]) -> None:
+    """Require all that one of the ways names; of several, what the likeliest one lacks is named."""
+    way = max(ways, key=lambda names: sum(name in modules for name in names) / len(names))
+    gone = next((name for name in way if name not in modules), None)
+    if gone is not None:
+        raise _missing(f"{gone}.weight of layer {number}")
+
+
+def _require_experts(text: Config, number: int, tensors: Shapes) -> None:
+    """Require as many experts as the config has, all of the same parts. Experts in one tensor are not counted."""
+    parts: dict[int, set[str]] = defaultdict(set)
+    for name in tensors:
+        if match := EXPERT.search(name):
+            parts[int(match[1])].add(match[2])
+    if not parts and any("experts." in name for name in tensors):
         return
-    if len(found) != count:
+    count = next((_int(text, n) for n in EXPERT_COUNTS if _int(text, n)), None)
+    if count is not None and len(parts) != count:
         raise CorruptConfig(
-            f"config.json has {count:,} experts, and layer {number} of the weights has {len(found):,}.",
+            f"config.json has {count:,} experts, and layer {number} of the weights has {len(parts):,}.",
             hint=SAME_SAVE,
         )
+    whole = set[str]().union(*parts.values())
+    for expert, there in sorted(parts.items()):
+        if gone := sorted(whole - there):
+            raise _missing(f"{gone[0]}.weight of expert {expert} in layer {number}")
+
+
+def _missing(what: str) -> CorruptWeights:
+    return CorruptWeights(f"The weights have no {what}.", hint="Push the weights again.")
 
 
 def _check_output(config: Config, text: Config, shapes: Shapes) -> None:
