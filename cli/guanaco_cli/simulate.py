@@ -332,7 +332,7 @@ def _show(found: Simulation, competition: CompetitionRequest) -> None:
     request = found.request
     console.say(
         f"Medians of {request.seasons} seasons with {request.submissions} submissions until the leader is known to be within "
-        f"{found.within * 100:g} points of the best, with {request.certainty * 100:.4g} % certainty at every look; undecided seasons count with {request.most_ratings:,} ratings."
+        f"{found.within * 100:g} points of the best, with {request.certainty * 100:.4g} % certainty at every look; undecided seasons count with {request.most_ratings:,} ratings, and > is before a figure that they decide."
         + (
             " * is the file's own."
             if own in [(one.policy, one.rule) for one in found.verdicts]
@@ -356,10 +356,10 @@ def _show_shared(found: Simulation) -> None:
 def _shared_row(one: SharedVerdict) -> tuple[Any, ...]:
     return (
         one.policy,
-        f"{one.gpu_hours:,.1f}",
-        f"{one.quarter:,.1f} to {one.three_quarters:,.1f}",
-        f"{one.days:,.1f}",
-        f"{one.ratings:,.0f}",
+        _at_least(f"{one.gpu_hours:,.1f}", one.decided < 1 / 2),
+        _middle_half(one, 1),
+        _at_least(f"{one.days:,.1f}", one.decided < 1 / 2),
+        _at_least(f"{one.ratings:,.0f}", one.decided < 1 / 2),
         f"{one.changes:,.0f}",
         words.percent(one.decided),
         words.percent(one.wrong),
@@ -375,10 +375,10 @@ def _show_asked(found: Simulation, competition: CompetitionRequest) -> None:
         [
             (
                 one.policy,
-                f"{one.answers:,.0f}",
-                f"{one.quarter:,.0f} to {one.three_quarters:,.0f}",
-                f"{one.conversations:,.0f}",
-                f"{one.days:,.1f}",
+                _at_least(f"{one.answers:,.0f}", one.decided < 1 / 2),
+                _middle_half(one, 0),
+                _at_least(f"{one.conversations:,.0f}", one.decided < 1 / 2),
+                _at_least(f"{one.days:,.1f}", one.decided < 1 / 2),
                 words.percent(one.decided),
                 words.percent(one.wrong),
             )
@@ -405,14 +405,25 @@ def _row(one: SimulatedVerdict, *, is_own: bool) -> tuple[Any, ...]:
     return (
         one.rule,
         f"{one.policy}{' by duels' * one.is_by_duels}{' *' * is_own}",
-        f"{one.ratings:,.0f}",
-        f"{one.quarter:,.0f} to {one.three_quarters:,.0f}",
-        f"{one.users:,.0f}",
-        f"{one.days:,.1f}",
-        f"{one.gpu_hours:,.0f}",
+        _at_least(f"{one.ratings:,.0f}", one.decided < 1 / 2),
+        _middle_half(one, 0),
+        _at_least(f"{one.users:,.0f}", one.decided < 1 / 2),
+        _at_least(f"{one.days:,.1f}", one.decided < 1 / 2),
+        _at_least(f"{one.gpu_hours:,.0f}", one.decided < 1 / 2),
         words.percent(one.decided),
         words.percent(one.wrong),
     )
+
+
+def _middle_half(one: SimulatedVerdict | SharedVerdict | AskedSimulation, digits: int) -> str:
+    low = _at_least(f"{one.quarter:,.{digits}f}", one.decided < 1 / 4)
+    high = _at_least(f"{one.three_quarters:,.{digits}f}", one.decided < 3 / 4)
+    return f"{low} to {high}"
+
+
+def _at_least(figure: str, is_undecided: bool) -> str:
+    """Mark a figure of seasons that ended without a verdict: it would have come later."""
+    return f"> {figure}" if is_undecided else figure
 
 
 def plot(found: Simulation) -> list[str]:

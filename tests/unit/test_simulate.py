@@ -68,6 +68,21 @@ def test_the_command_prints_a_table_and_a_plot(rules: str, capsys: Any) -> None:
     assert "within 10 points of the best, with 95 % certainty" in said.err
 
 
+def test_a_user_rates_no_submission_twice(rules: str, capsys: Any) -> None:
+    few = ["simulate", rules, *FEW, "--policy", "uniform", "--ratings-per-user", "100", "--json"]
+    assert run(few) == 0
+    (one,) = json.loads(capsys.readouterr().out)["verdicts"]
+    assert one["users"] == one["ratings"] / 3
+
+
+def test_a_figure_of_undecided_seasons_is_a_least_one(rules: str, capsys: Any) -> None:
+    few = ["simulate", rules, "--submissions", "9", "--spread", "0.001", "--seasons", "2"]
+    assert run([*few, "--most-ratings", "200", "--policy", "uniform"]) == 0
+    said = capsys.readouterr()
+    assert "> 200   > 200 to > 200" in said.out
+    assert "> is before a figure that they decide" in said.err
+
+
 def test_a_competition_that_duels_settle_is_simulated_by_duels(tmp_path: Path, capsys: Any) -> None:
     path = tmp_path / "duels.yaml"
     path.write_text(RULES + "ranking: bradley_terry\nduels: {battles: true, counted: true}\n")

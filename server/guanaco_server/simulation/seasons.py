@@ -71,13 +71,19 @@ def simulate(
         ratings=needed,
         quarter=ratings[len(ratings) // 4],
         three_quarters=ratings[-1 - len(ratings) // 4],
-        users=needed / request.ratings_per_user,
+        users=needed / _ratings_of_a_user(plan),
         days=days,
         gpu_hours=days * 24 * request.submissions * request.gpus_per_submission,
         decided=sum(one.after is not None for one in found) / len(found),
         wrong=sum(one.is_wrong for one in found) / len(found),
         decided_after=[one.after for one in found],
     )
+
+
+def _ratings_of_a_user(plan: SeasonPlan) -> int:
+    """Return how many ratings a user gives. By thumbs, no more than one of each submission."""
+    most = plan.request.ratings_per_user
+    return most if plan.is_by_duels else min(most, plan.request.submissions)
 
 
 def _run_in_sequence(plan: SeasonPlan, seeds: Sequence[int]) -> Iterator[SeasonOutcome]:
