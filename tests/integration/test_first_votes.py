@@ -142,7 +142,7 @@ async def test_a_season_names_its_schema_and_both_counts(world: Votes) -> None:
     season = (await admin.post("/competitions/cup/freeze")).json()
     document = json.loads(season["ranking"])
     (line,) = document["standings"]
-    assert (document["schema"], line["score"]) == (4, "1.000000")
+    assert (document["schema"], line["score"]) == (7, "1.000000")
     assert (line["first_up"], line["first_down"]) == (1, 0)
     assert (line["thumbs_up"], line["thumbs_down"]) == (0, 1)
     again = (await admin.post("/competitions/cup/recompute")).json()

@@ -206,23 +206,29 @@ def outcomes(votes: DuelVotes) -> list[float]:
     return found
 
 
-def test_the_last_vote_within_the_window_counts() -> None:
+def test_the_first_vote_within_the_window_counts() -> None:
     until = NOON + timedelta(hours=1)
     votes = ((NOON, "a"), (NOON + timedelta(minutes=5), "b"), (until, "tie"))
     recorded = RecordedDuel("battle", "app", "ada", "one", "two", votes)
-    assert outcomes(counted([recorded], VotingWindow(NOON, until))) == [0.0]
-    assert outcomes(counted([recorded], VotingWindow(NOON, None))) == [0.5]
+    assert outcomes(counted([recorded], VotingWindow(NOON, until))) == [1.0]
+    assert outcomes(counted([recorded], VotingWindow(NOON + timedelta(minutes=1), None))) == [0.0]
     assert counted([recorded], VotingWindow(until, until)).total == 0
+    table = DuelTable()
+    table.take([recorded])
+    for schema, outcome in ((6, 0.5), (7, 1.0)):
+        found = table.counted(OWNERS, VotingWindow(NOON, None), schema=schema)
+        assert outcomes(found) == [outcome]
 
 
-def test_changed_vote_replaces_the_old_and_repeats_change_nothing() -> None:
+def test_changed_votes_and_repeats_change_nothing_that_counts() -> None:
     table, first, other = DuelTable(), duel(1, "a"), duel(2, "b", "two", "three")
     assert table.take([first, other])
     assert not table.take([other])
     again = replace(first, votes=(*first.votes, (NOON + timedelta(hours=1), "tie")))
     assert table.take([again])
     assert (len(table), table.newest) == (2, NOON + timedelta(hours=1))
-    assert outcomes(table.counted(OWNERS, ALWAYS)) == [0.5, 0.0]
+    assert outcomes(table.counted(OWNERS, ALWAYS)) == [1.0, 0.0]
+    assert outcomes(table.counted(OWNERS, ALWAYS, schema=6)) == [0.5, 0.0]
 
 
 def test_first_five_duels_of_a_user_are_tested() -> None:
@@ -239,7 +245,12 @@ def test_first_five_duels_of_a_user_are_tested() -> None:
     assert valid.results_by_pair()["one", "two"] == (COUNTED_PER_USER + 1, 0, 0, 1)
     changed = first[0]
     table.take([replace(changed, votes=(*changed.votes, (NOON + timedelta(days=1), "b")))])
-    assert table.counted(OWNERS, ALWAYS).by_pair()["one", "two"] == (COUNTED_PER_USER, 1, 1)
+    now = table.counted(OWNERS, ALWAYS)
+    assert now.results_by_pair() == valid.results_by_pair()
+    known = {"one": 0.3, "two": -0.1}
+    assert now.dependence(known, "one") == valid.dependence(known, "one")
+    latest = table.counted(OWNERS, ALWAYS, schema=6)
+    assert latest.by_pair()["one", "two"] == (COUNTED_PER_USER, 1, 1)
     assert counted([]).by_pair() == DuelVotes().by_pair() == {}
 
 

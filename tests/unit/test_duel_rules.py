@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from guanaco_server.duels.records import RecordedDuel
 from guanaco_server.leaderboard.counting.votes import VotingWindow
 from guanaco_server.leaderboard.flags.rules import DEVOTED_RATINGS, Owner, Rule, least_burst
-from guanaco_server.leaderboard.ranking.duels.duel_rules import log_chance
+from guanaco_server.leaderboard.ranking.duels.duel_rules import NEWEST_SCHEMA, log_chance
 from guanaco_server.leaderboard.ranking.duels.duel_table import DuelTable, DuelVotes
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -24,8 +24,9 @@ def counted(
     duels: Sequence[Given],
     allowed: Collection[tuple[str, str]] = (),
     *,
-    with_bursts: bool = True,
+    schema: int = NEWEST_SCHEMA,
     is_reversed: bool = False,
+    owners: Mapping[str, Owner] = OWNERS,
 ) -> DuelVotes:
     table = DuelTable()
     recorded = [
@@ -37,7 +38,7 @@ def counted(
         table.take(recorded[:1:-2])
         recorded.reverse()
     table.take(recorded)
-    return table.counted(OWNERS, VotingWindow(NOON, None), allowed=allowed, with_bursts=with_bursts)
+    return table.counted(owners, VotingWindow(NOON, None), allowed=allowed, schema=schema)
 
 
 def honest(rng: random.Random, minutes: int, per_minute: int) -> list[Given]:
@@ -123,11 +124,24 @@ def test_each_rule_names_the_submission_it_is_about() -> None:
     assert found.total == 0
 
 
+def test_one_developer_alone_has_no_devoted_users() -> None:
+    """Whoever duels among one developer's submissions prefers that developer each time."""
+    among = [(60.0 * n, "ada", "one", "two", "ab"[n % 2]) for n in range(DEVOTED_RATINGS)]
+    against = [(60.0 * n, "ada", "one", "three", "a") for n in range(DEVOTED_RATINGS - 1)]
+    owners = OWNERS | {"two": OWNERS["one"]}
+    assert counted(among, owners=owners).total == DEVOTED_RATINGS
+    assert counted(among, owners=owners, schema=6).total == 0
+    assert counted(among + against, owners=owners).total == len(among + against)
+    found = counted([*among, *against, (0.0, "ada", "one", "four", "a")], owners=owners)
+    assert found.total == 0, "a devoted user's duels are left out, whoever owned both sides"
+    assert found.flags[0].evidence == "All 20 duels of this user preferred dev-one."
+
+
 def test_an_allowed_duel_counts_and_stays_flagged() -> None:
     duels = [*made(9, 200, "three", "one"), *honest(random.Random(9), 9, 20)]
     found = counted(duels, {("b000003", "burst"), ("b000004", "own_account")})
     assert (found.total, len(found.flags)) == (9 * 20 + 1, 200)
-    assert counted(duels, with_bursts=False).total == len(duels)
+    assert counted(duels, schema=5).total == len(duels)
 
 
 def test_the_chance_bounds_what_is_drawn() -> None:

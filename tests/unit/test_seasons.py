@@ -93,7 +93,7 @@ def test_new_fields_of_a_competition_change_no_season() -> None:
 def test_a_new_season_has_the_intervals_of_the_board() -> None:
     content = final_ranking(COMPETITION, RATINGS, OWNERS, ())
     document = json.loads(content)
-    assert document.pop("schema") == schema_of(content) == 4
+    assert document.pop("schema") == schema_of(content) == 7
     now, before = read_entries(content), read_entries(FROZEN)
     assert document["competition"] == json.loads(FROZEN)["competition"]
     for one, entry in now.items():
@@ -117,7 +117,7 @@ def test_older_schemas_rank_by_the_latest_votes_for_ever() -> None:
         before = read_entries(final_ranking(COMPETITION, [*RATINGS, *again], OWNERS, (), schema))
         assert {(one.up, one.down) for one in before.values()} == {(0, 40)}
         assert len({one.score for one in before.values()}) == 1
-    for schema in (4, 5):
+    for schema in (4, 5, 7):
         content = final_ranking(COMPETITION, [*RATINGS, *again], OWNERS, (), schema)
         now = read_entries(content)
         once = read_entries(final_ranking(COMPETITION, RATINGS, OWNERS, (), schema))

@@ -13,6 +13,7 @@ the document, and keep the others: a season is always recomputed by the schema t
     4   as 2, ranked by each user's first vote on a submission, whose counts are in it too; 1 to 3 take the latest one
     5   as 3, by first votes
     6   as 5, without duels in bursts, and with those that an admin had allowed; 3 and 5 know neither
+    7   as 4, or as 6 where duels count, with each battle's first vote in place of the latest one
 """
 
 from __future__ import annotations
@@ -54,12 +55,10 @@ from guanaco_server.leaderboard.ranking.rules import (
 from guanaco_server.leaderboard.ranking.strengths import bradley_terry
 from guanaco_server.statistics.votes import VoteCount
 
-SCHEMA = 4
-SCHEMA_WITH_DUELS = 6
-SCHEMAS = (1, 2, 3, 4, 5, 6)
+SCHEMA = 7
+SCHEMAS = (1, 2, 3, 4, 5, 6, 7)
 WITH_DUELS = (3, 5, 6)
-WITH_BURSTS = (6,)
-BY_FIRST_VOTES = (4, 5, 6)
+BY_FIRST_VOTES = (4, 5, 6, 7)
 
 NONE = VoteCount(0, 0)
 AllowedFlags = Collection[tuple[str, str]]  # (rating, rule)
@@ -132,6 +131,11 @@ def schema_of(document: bytes) -> int:
     return schema
 
 
+def takes_duels(competition: Competition, schema: int) -> bool:
+    """Tell whether a season's document has duels; up to 6 the schema says so, for each number is with or without them."""
+    return schema in WITH_DUELS or (schema == SCHEMA and competition.duels.counted)
+
+
 def read_entries(document: bytes) -> dict[str, SeasonEntry]:
     """Read the lines by submission. Fields that a newer version has added are ignored."""
     return {
@@ -163,7 +167,7 @@ def final_ranking(
         owners: The owner of each submission.
         allowed: The flags that an admin had allowed before the freeze.
         schema: One of ``SCHEMAS``.
-        duels: The duels that count; only the schemas ``WITH_DUELS`` take them.
+        duels: The duels that count, where the document ``takes_duels``.
 
     Returns:
         The document.
@@ -200,7 +204,7 @@ def final_ranking(
             for one in found
         ],
     }
-    if schema in WITH_DUELS:
+    if takes_duels(competition, schema):
         content["duels"] = _duel_lines(competition, duels, strengths)
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return text.encode()

@@ -25,12 +25,10 @@ from guanaco_server.leaderboard.ranking.duels.duel_votes import DuelReader
 from guanaco_server.leaderboard.seasons import queries
 from guanaco_server.leaderboard.seasons.document import (
     SCHEMA,
-    SCHEMA_WITH_DUELS,
     SCHEMAS,
-    WITH_BURSTS,
-    WITH_DUELS,
     final_ranking,
     schema_of,
+    takes_duels,
 )
 from guanaco_server.leaderboard.tables import SeasonRow
 from guanaco_server.runtime import threads
@@ -53,8 +51,7 @@ class SeasonService:
         async with self._database.read() as session:
             known = await queries.season(session, competition_id)
         if known is None:
-            schema = SCHEMA_WITH_DUELS if competition.duels.counted else SCHEMA
-            content = await self._rank(competition, competition.frozen_at, schema)
+            content = await self._rank(competition, competition.frozen_at, SCHEMA)
             sha256 = hashlib.sha256(content).hexdigest()
             async with self._database.write() as session:
                 known = await queries.keep_season(
@@ -101,9 +98,9 @@ class SeasonService:
             ratings = await records.of_competition(session, competition.id)
             allowed = await flag_queries.allowed(session, competition.id, frozen_at)
         duels = NO_DUELS
-        if schema in WITH_DUELS:
+        if takes_duels(competition, schema):
             reader = DuelReader(self._database, self._submissions)
-            duels = await reader.valid(competition, with_bursts=schema in WITH_BURSTS)
+            duels = await reader.valid(competition, schema=schema)
         return await threads.BACKGROUND.run(
             final_ranking, competition, ratings, owners, allowed, schema, duels
         )

@@ -1,7 +1,7 @@
 """The rules that leave duels out, as those of flags/rules.py leave out ratings.
 
     own_account   one of the two submissions' own accounts had the chat
-    devoted_user  the user had 20 duels or more, and always preferred one developer's submission
+    devoted_user  the user had 20 duels or more between two developers' submissions, and always preferred one developer's
     burst         within a minute more of a submission's duels went one way than all its earlier ones make likely
 
 The plan of the next pairs may turn to a submission from one minute to the next. So a burst is not told by the number of a
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 SLOT_TICKS = SLOT_S * 1_000_000
 NEWCOMERS_ODDS = 9  # before its first duels a submission may lose nine of ten
 RESULTS = ("lost", "left open", "won")
+BURSTS_SINCE = 6  # schemas of seasons (seasons/document.py), which are recomputed by their own rules
+FIRST_VOTES_SINCE = NEWEST_SCHEMA = 7
 
 
 class DuelFlag(NamedTuple):
@@ -102,17 +104,18 @@ def marks(
     submissions: Sequence[str],
     owners: Mapping[str, Owner],
     *,
-    with_bursts: bool,
+    schema: int,
 ) -> list[Mark]:
-    """Find what the rules leave out of these duels. ``with_bursts`` is false for seasons up to schema 5."""
+    """Find what the rules of a season's schema leave out of these duels."""
     import numpy as np
 
     is_own = (sides.app == sides.a) | (sides.app == sides.b)
     own, others = np.flatnonzero(is_own), np.flatnonzero(~is_own)
     is_about_a = sides.app[own] == sides.a[own]
     evidence = "The submission's own account had this chat."
-    found = _by_loyal_users(rows[others], submissions, owners)
-    if with_bursts:
+    is_between_rivals = schema >= FIRST_VOTES_SINCE
+    found = _by_loyal_users(rows[others], submissions, owners, is_between_rivals=is_between_rivals)
+    if schema >= BURSTS_SINCE:
         found += bursts(rows[others], submissions)
     return [
         Mark(Rule.OWN_ACCOUNT, own, is_about_a, evidence),
@@ -121,9 +124,16 @@ def marks(
 
 
 def _by_loyal_users(
-    rows: Rows, submissions: Sequence[str], owners: Mapping[str, Owner]
+    rows: Rows,
+    submissions: Sequence[str],
+    owners: Mapping[str, Owner],
+    *,
+    is_between_rivals: bool,
 ) -> list[Mark]:
-    """Find the users who always preferred one developer, whoever stood against it."""
+    """Find the users who always preferred one developer, whoever stood against it.
+
+    A duel between two submissions of one developer says nothing of that; up to schema 6 it counted too.
+    """
     import numpy as np
 
     if not len(rows):
@@ -133,21 +143,23 @@ def _by_loyal_users(
         [developers.code(owners[one].developer if one in owners else "") for one in submissions],
         dtype=np.int64,
     )
-    is_about_a = rows["outcome"] == WON
-    preferred = whose[np.where(is_about_a, rows["a"], rows["b"])]
+    of_a, of_b = whose[rows["a"]], whose[rows["b"]]
+    says = (of_a != of_b) if is_between_rivals else np.ones(len(rows), dtype=bool)
+    preferred = np.where(rows["outcome"] == WON, of_a, of_b)[says]
+    theirs = rows["user"][says]
     first, last = np.full(users, len(developers.all)), np.full(users, -1)
-    np.minimum.at(first, rows["user"], preferred)
-    np.maximum.at(last, rows["user"], preferred)
-    held = np.bincount(rows["user"], minlength=users)
+    np.minimum.at(first, theirs, preferred)
+    np.maximum.at(last, theirs, preferred)
+    held = np.bincount(theirs, minlength=users)
     is_half = (rows["outcome"] == HALF) | (rows["outcome"] == BAD)
-    halves = np.bincount(rows["user"][is_half], minlength=users)
+    halves = np.bincount(rows["user"][says & is_half], minlength=users)
     devoted = (held >= DEVOTED_RATINGS) & (halves == 0) & (first == last)
     theirs = np.flatnonzero(devoted[rows["user"]])
     found = []
     for user in np.flatnonzero(devoted).tolist():
         places = theirs[rows["user"][theirs] == user]
-        evidence = f"All {len(places)} duels of this user preferred {developers.all[first[user]]}."
-        found.append(Mark(Rule.DEVOTED_USER, places, is_about_a[places], evidence))
+        evidence = f"All {held[user]} duels of this user preferred {developers.all[first[user]]}."
+        found.append(Mark(Rule.DEVOTED_USER, places, of_a[places] == first[user], evidence))
     return found
 
 

@@ -1,7 +1,8 @@
 """Holds the duels of a competition in columns, and turns those that count into comparisons.
 
-A duel's outcome is the last vote within the competition's window. All duels of one user on the same two submissions together weigh
-one comparison, so that who votes on a pair fifty times does not outweigh fifty users. What rules leave out (duel_rules.py) does
+A duel's outcome is its first vote within the competition's window, as it was given: a vote that is replaced changes what was counted
+before, and no martingale allows for that. All duels of one user on the same two submissions together weigh one comparison, so that who votes
+on a pair fifty times does not outweigh fifty users. What rules leave out (duel_rules.py) does
 not count, unless an admin has allowed it.
 
 A duel takes 76 bytes with an id of the platform's own, and its user some 250 once; as objects a duel took 620.
@@ -35,6 +36,8 @@ from guanaco_server.leaderboard.ranking.duels.duel_rows import (
     ticks_of,
 )
 from guanaco_server.leaderboard.ranking.duels.duel_rules import (
+    FIRST_VOTES_SINCE,
+    NEWEST_SCHEMA,
     UNOWNED,
     DuelFlag,
     Sides,
@@ -275,7 +278,7 @@ class DuelTable:
         *,
         has_styles: bool = False,
         allowed: AllowedFlags = (),
-        with_bursts: bool = True,
+        schema: int = NEWEST_SCHEMA,
     ) -> DuelVotes:
         """Return the duels that count.
 
@@ -284,17 +287,17 @@ class DuelTable:
             window: When the competition takes votes.
             has_styles: Style is controlled for: only those whose replies are measured.
             allowed: The flags that an admin has allowed.
-            with_bursts: Without it, the rules are those of seasons up to schema 5.
+            schema: The season's schema by whose rules they count (seasons/document.py); up to 6 the latest votes do.
         """
         import numpy as np
 
         rows, names = self._rows.copy(), self._submissions.all
-        rows["at"], rows["outcome"] = self._within(window)
+        rows["at"], rows["outcome"] = self._within(window, is_first=schema >= FIRST_VOTES_SINCE)
         sides = sides_of(rows, self._users.all, names, owners)
         is_known = (rows["outcome"] != UNKNOWN) & (sides.a != UNOWNED) & (sides.b != UNOWNED)
         rows, ids = rows[is_known], self._ids[is_known]
         sides = Sides(*(side[is_known] for side in sides))
-        found = marks(rows, sides, names, owners, with_bursts=with_bursts)
+        found = marks(rows, sides, names, owners, schema=schema)
         let_in = {rule: [one.encode() for one, of in allowed if of == rule] for rule in Rule}
         counts = np.ones(len(rows), dtype=bool)
         for mark in found:
@@ -325,8 +328,8 @@ class DuelTable:
         found: Flags = self._rows["style"][:, 0] != UNMEASURED[0]
         return found
 
-    def _within(self, window: VotingWindow) -> tuple[Codes, Codes]:
-        """Return when the first vote within the window was given, and what the last was worth, or UNKNOWN."""
+    def _within(self, window: VotingWindow, *, is_first: bool) -> tuple[Codes, Codes]:
+        """Return when the first vote within the window was given, and what it or the last one was worth, or UNKNOWN."""
         import numpy as np
 
         begin = ticks_of(window.starts_at)
@@ -336,7 +339,7 @@ class DuelTable:
         for id_, votes in self._revoted.items():
             within = [vote for vote in votes if begin <= vote[0] < end] or [(0, UNKNOWN)]
             place = np.searchsorted(self._ids, id_)
-            at[place], worth[place] = within[0][0], within[-1][1]
+            at[place], worth[place] = within[0][0], within[0 if is_first else -1][1]
         return at, worth
 
 

@@ -14,6 +14,7 @@ from guanaco_server.duels import records
 from guanaco_server.leaderboard.counting.votes import VotingWindow, window_of
 from guanaco_server.leaderboard.flags import queries as flag_queries
 from guanaco_server.leaderboard.flags.rules import Owner
+from guanaco_server.leaderboard.ranking.duels.duel_rules import BURSTS_SINCE, NEWEST_SCHEMA
 from guanaco_server.leaderboard.ranking.duels.duel_table import NO_DUELS, DuelTable, DuelVotes
 from guanaco_server.leaderboard.ranking.duels.style import Style, style_of
 from guanaco_server.runtime import threads
@@ -57,15 +58,15 @@ class DuelCache:
         owners: Mapping[str, Owner],
         window: VotingWindow,
         has_styles: bool,
-        with_bursts: bool,
+        schema: int,
     ) -> DuelVotes:
         """Return the duels that count."""
         return self._table.counted(
             owners,
             window,
             has_styles=has_styles,
-            allowed=self._allowed if with_bursts else (),
-            with_bursts=with_bursts,
+            allowed=self._allowed if schema >= BURSTS_SINCE else (),
+            schema=schema,
         )
 
     async def _read_new(self, session: AsyncSession, competition: str) -> bool:
@@ -129,10 +130,12 @@ class DuelReader:
         """Return the duels that count in the ranking, as the last ``refresh`` found them."""
         return await self.valid(competition) if competition.duels.counted else NO_DUELS
 
-    async def valid(self, competition: Competition, *, with_bursts: bool = True) -> DuelVotes:
-        """Return the duels that no rule leaves out, also where the ranking does not count them.
+    async def valid(
+        self, competition: Competition, *, schema: int = NEWEST_SCHEMA
+    ) -> DuelVotes:
+        """Return the duels that no rule of a season's schema leaves out, also where the ranking does not count them.
 
-        Without bursts: by the rules of seasons up to schema 5, against which no admin could allow anything.
+        Up to schema 5 no admin could allow anything.
         """
         if not competition.duels.are_kept:
             return NO_DUELS
@@ -147,7 +150,7 @@ class DuelReader:
         if competition.frozen_at is not None:
             del self._books[competition.id]
         return await threads.PAGES.run(
-            book.votes, owners, window_of(competition), has_styles, with_bursts
+            book.votes, owners, window_of(competition), has_styles, schema
         )
 
     async def read(self, competition: Competition) -> DuelVotes:
