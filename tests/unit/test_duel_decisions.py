@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.settling_duels import WORLDS, Table, World, season
-from guanaco_server.routing.policies.duelling import HEARD, Duelling, duelling
+from guanaco_server.routing.policies.duelling import Duelling, duelling
 from guanaco_server.routing.policies.policies import Entry
 from guanaco_server.simulation.duels import DuelPlan, Users, duel_season
 from guanaco_server.statistics.duel_decisions import (
@@ -24,6 +24,7 @@ from guanaco_server.statistics.duel_decisions import (
     fewest_duels,
 )
 from guanaco_server.statistics.duel_strengths import (
+    HEARD,
     PairCounts,
     duels_between,
     leader_of,
@@ -229,6 +230,17 @@ def test_before_anything_is_heard_all_duel_alike() -> None:
 def test_an_entry_that_is_newer_than_the_plan_takes_part() -> None:
     entries = [Entry(name, 0.0, 0, 0, 1.0) for name in (*FOUR, "e")]
     assert plan({}).conversations(entries).chances(frozenset())["e"] > 0.1
+
+
+def test_two_lucky_duels_make_no_leader() -> None:
+    """The verdict has the plan's leader, and a newcomer leads neither before it was heard."""
+    shown = {("a", name): DuelCount(330, 100, 170) for name in FOUR[1:]}
+    for won in range(1, HEARD + 2):
+        counts = {**shown, ("a", "new"): DuelCount(0, 0, won)}
+        names = [*FOUR, "new"]
+        assert leader_of(names, counts) == plan(counts, names).leader
+        assert (leader_of(names, counts) == "a") is (won < HEARD)
+    assert leader_of(names, {("a", "new"): DuelCount(0, 0, 2)}) == "new", "nobody was heard"
 
 
 def test_duels_are_the_same_from_both_sides() -> None:

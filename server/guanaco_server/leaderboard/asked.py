@@ -10,6 +10,7 @@ from guanaco.competitions import Competition
 from guanaco.leaderboard import AskedRatio, AskedVerdict, VerdictPair, VerdictState
 from guanaco_server.database.database import Database
 from guanaco_server.leaderboard.counting.asks import AskedConversationCache
+from guanaco_server.leaderboard.field import Field, placed
 from guanaco_server.runtime import threads
 from guanaco_server.statistics.answer_lines import AskedConversations, predictions
 from guanaco_server.statistics.asked_ratio import (
@@ -36,12 +37,10 @@ class AskedReader:
         self._database = database
         self._submissions = submissions
         self._books: OrderedDict[str, AskedConversationCache] = OrderedDict()
-        self._verdicts: dict[str, tuple[float, AskedVerdict]] = {}
+        self._verdicts: dict[str, tuple[float, Field, AskedVerdict]] = {}
 
-    async def verdict(self, competition: Competition, now: datetime) -> AskedVerdict | None:
-        """Return the verdict on all who could be asked; None where the competition has no such rule."""
-        if competition.ask is None:
-            return None
+    async def verdict(self, competition: Competition, field: Field, now: datetime) -> AskedVerdict:
+        """Return the verdict on all who could be asked in a competition that asks."""
         briefs = await self._submissions.catalog.briefs(may_be_stale=True)
         owners = {one.id: one.account_id for one in briefs}
         book = self._books.pop(competition.id, None) or AskedConversationCache()
@@ -53,11 +52,11 @@ class AskedReader:
         self._keep(competition.id, book)
         margin = competition.assignment.within
         known = self._verdicts.get(competition.id)
-        if known is None or has_changed or known[0] != margin:
+        if known is None or has_changed or known[:2] != (margin, field):
             columns = book.columns()
-            found = await threads.PAGES.run(_verdict, book.names, columns, margin)
-            self._verdicts[competition.id] = known = (margin, found)
-        return known[1].model_copy(update={"waiting": book.waiting})
+            found = await threads.PAGES.run(_verdict, book.names, columns, margin, field)
+            self._verdicts[competition.id] = known = (margin, field, found)
+        return known[2].model_copy(update={"waiting": book.waiting})
 
     def _keep(self, competition: str, book: AskedConversationCache) -> None:
         self._books[competition] = book
@@ -65,11 +64,15 @@ class AskedReader:
             self._verdicts.pop(self._books.popitem(last=False)[0], None)
 
 
-def _verdict(names: Sequence[str], asked: AskedConversations, margin: float) -> AskedVerdict:
+def _verdict(
+    names: Sequence[str], asked: AskedConversations, margin: float, field: Field
+) -> AskedVerdict:
+    """Compare the field (field.py): the first live one leads, and the error is shared by all who were ever asked or take part."""
     predicted = predictions(asked)
     with_signals = dict(zip(names, sums_of(asked, predicted, uses_signals=True), strict=True))
     plain = dict(zip(names, sums_of(asked, predicted, uses_signals=False), strict=True))
-    alpha = shared_alpha(max(1, len(names)))
+    members = len(field.votes.keys() | set(names))
+    alpha = shared_alpha(max(1, members))
     intervals, plain_intervals = (
         dict(zip(names, asked_sequences(list(sums.values()), alpha), strict=True))
         for sums in (with_signals, plain)
@@ -79,27 +82,29 @@ def _verdict(names: Sequence[str], asked: AskedConversations, margin: float) -> 
         for name in names
     ]
     rows.sort(key=lambda row: (-row.low, -(row.ratio or 0.0), row.submission_id))
-    answered = [row for row in rows if row.answered]
+    answered = [row.submission_id for row in rows if row.answered]
+    first = [name for name in answered if not field.is_withdrawn(name)][:1]
+    answered = first + [name for name in answered if name not in first]
     pairs = []
     foretold = FORETOLD
-    for row in answered[1:]:
+    for name in answered[1:]:
         found = compare_asked(
-            with_signals[answered[0].submission_id],
-            with_signals[row.submission_id],
+            with_signals[answered[0]],
+            with_signals[name],
             margin=margin,
-            members=len(names),
+            members=members,
             foretells=foretold > 0,
         )
         foretold -= not found.is_within
-        pairs.append(
-            VerdictPair(submission_id=row.submission_id, state=_state(found), votes=found.votes)
-        )
+        pairs.append(VerdictPair(submission_id=name, state=_state(found), votes=found.votes))
+    leader = answered[0] if answered else None
+    placed_pairs, is_decided = ([], False) if leader is None else placed(leader, pairs, field)
     return AskedVerdict(
         waiting=0,
-        leader=answered[0].submission_id if answered else None,
-        is_decided=bool(pairs) and all(pair.state is not VerdictState.OPEN for pair in pairs),
+        leader=leader,
+        is_decided=is_decided,
         worth=_worth(with_signals, plain),
-        pairs=pairs,
+        pairs=placed_pairs,
         rows=rows,
     )
 

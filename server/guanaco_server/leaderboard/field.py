@@ -16,6 +16,7 @@ from datetime import datetime
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.competitions import Competition
+from guanaco.leaderboard import VerdictPair, VerdictState
 from guanaco.submissions import Status
 from guanaco_server.competitions.entry import admitted
 from guanaco_server.leaderboard.counting import queries
@@ -45,6 +46,27 @@ def leader_in_duels(field: Field, names: Sequence[str], counts: PairCounts) -> s
     """Return who leads in duels among these; a withdrawn one only where nobody else has any."""
     live = [name for name in names if not field.is_withdrawn(name)]
     return leader_of(live, counts) or leader_of(names, counts)
+
+
+def placed(
+    leader: str, pairs: Iterable[VerdictPair], field: Field
+) -> tuple[list[VerdictPair], bool]:
+    """Label the pairs whose other one is withdrawn, and add who takes part without a vote, which is open.
+
+    Returns them, and whether all are settled that have to be: withdrawn ones only where nobody else is left.
+    """
+    found = [
+        pair.model_copy(update={"is_withdrawn": field.is_withdrawn(pair.submission_id)})
+        for pair in pairs
+    ]
+    named = {leader} | {pair.submission_id for pair in found}
+    found += [
+        VerdictPair(submission_id=name, state=VerdictState.OPEN)
+        for name in sorted(field.live - named)
+    ]
+    required = [pair for pair in found if not pair.is_withdrawn] or found
+    is_decided = bool(required) and all(pair.state is not VerdictState.OPEN for pair in required)
+    return found, is_decided
 
 
 async def read_field(

@@ -11,14 +11,14 @@ from typing import Generic, TypeVar
 
 from guanaco.competitions import OPEN, Competition, RankingRule
 from guanaco.errors import NewerVersionNeeded, SubmissionNotFound
-from guanaco.leaderboard import LeaderboardVerdict, VerdictPair, VerdictState
+from guanaco.leaderboard import AskedVerdict, LeaderboardVerdict, VerdictPair, VerdictState
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.duels.counting import DuelCounts
 from guanaco_server.leaderboard import claims
 from guanaco_server.leaderboard.asked import AskedReader
 from guanaco_server.leaderboard.counting import queries
-from guanaco_server.leaderboard.field import Field, leader_in_duels, read_field
+from guanaco_server.leaderboard.field import Field, leader_in_duels, placed, read_field
 from guanaco_server.leaderboard.ranking.duels.duel_table import DuelVotes
 from guanaco_server.leaderboard.ranking.duels.duel_votes import DuelReader
 from guanaco_server.leaderboard.ranking.queries import ranked_scores
@@ -111,7 +111,7 @@ class VerdictService:
                 or known.found.is_by_duels is not competition.is_settled_by_duels
             ):
                 found = await self._find(competition, now)
-                asked = await self._asked.verdict(competition, now)
+                asked = await self._find_asked(competition, now)
                 known = _CachedVerdict(now, found.model_copy(update={"asked": asked}))
                 self._cached[competition.id] = known
                 self._cached.move_to_end(competition.id)
@@ -158,6 +158,14 @@ class VerdictService:
         if only is None:
             found = _with_field(found, field)
         return found if settled is None else found.model_copy(update=settled)
+
+    async def _find_asked(self, competition: Competition, now: datetime) -> AskedVerdict | None:
+        if competition.ask is None:
+            return None
+        serving = await self._submissions.catalog.list_serving()
+        async with self._database.read(may_be_stale=True) as session:
+            field = await read_field(session, competition, serving, now)
+        return await self._asked.verdict(competition, field, now)
 
     async def _of_field(
         self,
@@ -256,17 +264,7 @@ def _with_field(found: LeaderboardVerdict, field: Field) -> LeaderboardVerdict:
     """Label who is withdrawn, and add who takes part without a vote, which is open."""
     if found.leader is None:
         return found
-    pairs = [
-        pair.model_copy(update={"is_withdrawn": field.is_withdrawn(pair.submission_id)})
-        for pair in found.pairs
-    ]
-    named = {found.leader} | {pair.submission_id for pair in pairs}
-    pairs += [
-        VerdictPair(submission_id=name, state=VerdictState.OPEN)
-        for name in sorted(field.live - named)
-    ]
-    required = [pair for pair in pairs if not pair.is_withdrawn] or pairs
-    is_decided = bool(required) and all(pair.state is not VerdictState.OPEN for pair in required)
+    pairs, is_decided = placed(found.leader, found.pairs, field)
     return found.model_copy(
         update={
             "pairs": pairs,

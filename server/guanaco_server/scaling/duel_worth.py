@@ -14,14 +14,13 @@ from guanaco_server.scaling.worth import NOTHING, STAYS, Contender, Worth, cost
 from guanaco_server.statistics.confidence_sequences import ALPHA
 from guanaco_server.statistics.duel_decisions import evidence_of_duels, needed_evidence
 from guanaco_server.statistics.duel_strengths import (
+    HEARD,
     PairCounts,
     duels_between,
     members_of,
     results_of,
     strengths_of,
 )
-
-HEARD = 10  # duels before which a submission is not compared, as in routing/policies/duelling.py
 
 
 def worths_by_duels(

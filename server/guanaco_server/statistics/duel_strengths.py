@@ -12,6 +12,7 @@ from operator import mul
 from guanaco_server.statistics.duel_decisions import DuelCount
 
 SWEEPS = 20
+HEARD = 10  # duels before which a submission does not lead, unless nobody has as many
 DRAWN = 4.0  # duels with an average submission that come to a tie
 NO_DUEL = DuelCount()
 
@@ -45,11 +46,13 @@ def members_of(counts: PairCounts) -> int:
 
 
 def leader_of(names: Sequence[str], counts: PairCounts) -> str | None:
-    """Return who leads by duels; None while nobody has any."""
+    """Return who leads by duels; None while nobody has any. Two lucky duels make nobody the leader of those who have had more."""
     results = results_of(names, counts)
     strengths = strengths_of(results)
-    duelled = (name for name in names if results[name])
-    return max(duelled, key=lambda name: (strengths[name], name), default=None)
+    held = {name: sum(duels.total for duels in met.values()) for name, met in results.items()}
+    duelled = [name for name in names if held[name]]
+    heard = [name for name in duelled if held[name] >= HEARD] or duelled
+    return max(heard, key=lambda name: (strengths[name], name), default=None)
 
 
 def strengths_of(results: Results) -> dict[str, float]:

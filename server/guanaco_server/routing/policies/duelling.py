@@ -20,6 +20,7 @@ from guanaco_server.statistics.duel_decisions import (
     needed_evidence,
 )
 from guanaco_server.statistics.duel_strengths import (
+    HEARD,
     NO_DUEL,
     PairCounts,
     members_of,
@@ -27,7 +28,6 @@ from guanaco_server.statistics.duel_strengths import (
     strengths_of,
 )
 
-HEARD = 10  # duels before which a submission does not lead and is not aimed at
 BATCH = 64
 
 

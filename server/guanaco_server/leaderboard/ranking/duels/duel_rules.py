@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 SLOT_TICKS = SLOT_S * 1_000_000
 NEWCOMERS_ODDS = 9  # before its first duels a submission may lose nine of ten
 RESULTS = ("lost", "left open", "won")
-BURSTS_SINCE = 6  # schemas of seasons (seasons/document.py), which are recomputed by their own rules
+# Schemas of seasons (seasons/document.py), which are recomputed by their own rules.
+BURSTS_SINCE = 6
 FIRST_VOTES_SINCE = NEWEST_SCHEMA = 7
 
 

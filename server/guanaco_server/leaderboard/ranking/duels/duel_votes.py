@@ -130,9 +130,7 @@ class DuelReader:
         """Return the duels that count in the ranking, as the last ``refresh`` found them."""
         return await self.valid(competition) if competition.duels.counted else NO_DUELS
 
-    async def valid(
-        self, competition: Competition, *, schema: int = NEWEST_SCHEMA
-    ) -> DuelVotes:
+    async def valid(self, competition: Competition, *, schema: int = NEWEST_SCHEMA) -> DuelVotes:
         """Return the duels that no rule of a season's schema leaves out, also where the ranking does not count them.
 
         Up to schema 5 no admin could allow anything.
