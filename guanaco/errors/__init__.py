@@ -1,6 +1,6 @@
 """Every error that a person or a program may see, in one tree.
 
-``from guanaco.errors import X`` works for every class below. ``requests.py`` holds the errors that reject a request,
+``from guanaco.errors import X`` works for every class below. ``requests/`` holds the errors that reject a request,
 ``platform.py`` those that the platform causes, ``stages.py`` the failures of submissions, and ``tree.py`` the root.
 
 GuanacoError

@@ -43,7 +43,7 @@ HEADERS = {
     503: ("Retry-After", "Seconds."),
     504: ("Retry-After", "Seconds."),
 }
-ABOUT_REQUESTS = "guanaco.errors.requests"  # the module of the errors that an answer may name
+ABOUT_REQUESTS = "guanaco.errors.requests."  # the package of the errors that an answer may name
 
 
 def event_schema(events: Mapping[str, type[BaseModel]]) -> dict[str, Any]:
@@ -199,7 +199,7 @@ def _sentence(status: int | None) -> str:
     codes = sorted(
         code
         for code, kind in error_classes().items()
-        if kind.__module__ == ABOUT_REQUESTS and status_of_class(kind) == status
+        if kind.__module__.startswith(ABOUT_REQUESTS) and status_of_class(kind) == status
     )
     which = f" Codes: {', '.join(f'`{code}`' for code in codes)}." if codes else ""
     return SENTENCES[status] + which
