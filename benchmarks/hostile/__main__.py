@@ -41,8 +41,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx
-import psutil
 
+from benchmarks.hostile.resources import ProcessorTime, most_memory, stolen_s
 from benchmarks.hostile.traffic import (
     COMPETITION,
     Answers,
@@ -264,13 +264,13 @@ class Arena:
             Traffic("chat", self._up.base_url, backend) as chat,
             Traffic("watch", self._up.base_url, str(platform)) as watch,
         ):
-            stolen_s, processors = _stolen_s(), ProcessorTime(platform, chat.pid, watch.pid)
+            before_s, processors = stolen_s(), ProcessorTime(platform, chat.pid, watch.pid)
             begun = time.monotonic()
-            with _memory(platform) as memory:
+            with most_memory(platform) as memory:
                 yield
                 time.sleep(max(0.0, SHORTEST_S - (time.monotonic() - begun)))
             self._processors[name] = processors.used()
-            stolen_s = _stolen_s() - stolen_s
+            stolen = stolen_s() - before_s
             chats, looks = chat.end(), watch.end()
         waits = sorted(one["s"] for one in chats)
         bad = sum(one["status"] != 200 for one in chats)
@@ -283,7 +283,7 @@ class Arena:
             "stall_ms": round(stall["s"] * 1e3, 1),
             "stall_queued_ms": round(_queued_s(stall) * 1e3, 1),
             "own_stall_ms": round(max(map(_own_s, looks), default=0.0) * 1e3, 1),
-            "stolen_s": round(stolen_s, 2),
+            "stolen_s": round(stolen, 2),
             "platform_mib": round(memory[0] / MIB),
             "all_mib": round(memory[1] / MIB),
         }
@@ -558,87 +558,6 @@ class Traffic:
         assert lines, "nothing was measured"
         assert ended - lines[-1]["at"] < LAST_S, "it was not measured to the end"
         return lines
-
-
-class ProcessorTime:
-    """How many processors each party has kept busy since this was made; ``others`` are programs that have nothing to do with it."""
-
-    def __init__(self, platform: int, chats: int, watch: int) -> None:
-        self._platform, self._chats, self._watch = platform, chats, watch
-        self._begun = time.monotonic()
-        self._before = self._seconds()
-
-    def used(self) -> dict[str, float]:
-        took_s, now = time.monotonic() - self._begun, self._seconds()
-        used = {name: max(0.0, now[name] - self._before[name]) / took_s for name in now}
-        machine = used.pop("machine")
-        used["others"] = max(0.0, machine - sum(used.values()))
-        return {name: round(share, 2) for name, share in used.items()}
-
-    def _seconds(self) -> dict[str, float]:
-        platform = psutil.Process(self._platform)
-        loop_s, machine = _ran_s(self._platform), psutil.cpu_times()
-        children = [_with_ended_s(one.pid) for one in platform.children(recursive=True)]
-        return {
-            "loop": loop_s,
-            "threads": _own_processor_s(self._platform) - loop_s,
-            "children": sum(children)
-            + _with_ended_s(self._platform)
-            - _own_processor_s(self._platform),
-            "chats": _with_ended_s(self._chats),
-            "watch": _with_ended_s(self._watch),
-            "attackers": _with_ended_s(os.getpid()),
-            "machine": float(machine.user + machine.nice + machine.system),
-        }
-
-
-def _ran_s(thread: int) -> float:
-    """Return the processor time of a process's first thread: the first of the kernel's figures, in ns."""
-    return int(Path(f"/proc/{thread}/task/{thread}/schedstat").read_text().split()[0]) / 1e9
-
-
-def _own_processor_s(pid: int) -> float:
-    used = psutil.Process(pid).cpu_times()
-    return float(used.user + used.system)
-
-
-def _with_ended_s(pid: int) -> float:
-    """Return a process's processor time and that of its children that have ended."""
-    try:
-        used = psutil.Process(pid).cpu_times()
-    except psutil.Error:
-        return 0.0
-    return float(used.user + used.system + used.children_user + used.children_system)
-
-
-def _stolen_s() -> float:
-    """Return for how long another machine on the same host had this one's processors; see proc_stat(5). No process's figures show it."""
-    return float(psutil.cpu_times().steal)
-
-
-@contextlib.contextmanager
-def _memory(pid: int) -> Iterator[list[int]]:
-    """Yield the most memory of a process, and of it with its children, in bytes: two looks a second."""
-    most, is_over = [0, 0], threading.Event()
-
-    def look() -> None:
-        process = psutil.Process(pid)
-        while not is_over.wait(0.5):
-            with contextlib.suppress(psutil.Error):
-                own = process.memory_info().rss
-                children = 0
-                for child in process.children(recursive=True):
-                    with contextlib.suppress(psutil.Error):
-                        children += child.memory_info().rss
-                most[:] = max(most[0], own), max(most[1], own + children)
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        yield most
-    finally:
-        is_over.set()
-        thread.join()
 
 
 def _install(folder: Path) -> str:
