@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import is_dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -38,6 +39,7 @@ def constructed(path: Path) -> Iterator[tuple[str, int]]:
             yield names[node.func.id], node.lineno
 
 
+@cache
 def built_by_rooms() -> set[str]:
     """The services of the rooms, without the dataclasses that only carry their settings."""
     rooms = [*SERVER.rglob("room.py"), SERVER / "assembly" / "rooms.py"]
@@ -50,8 +52,6 @@ def resolved(name: str) -> object:
     module, _, attribute = name.rpartition(".")
     return getattr(import_module(module), attribute)
 
-
-SERVICES = built_by_rooms()
 
 # Units that a test makes by itself: they decide something from what they are given, or the test needs one that differs
 # from every product's in the very part that it tests.
@@ -113,7 +113,7 @@ def test_the_assembly_constructs_nothing_of_a_room() -> None:
 
 
 def test_rooms_construct_services() -> None:
-    assert len(SERVICES) > 40
+    assert len(built_by_rooms()) > 40
 
 
 @pytest.mark.slow
@@ -126,7 +126,7 @@ def test_no_test_builds_a_room_by_hand(folder: str) -> None:
         found += [
             f"{place}:{line} constructs {name.rpartition('.')[2]}: take it from a World, or from its room's build function."
             for name, line in constructed(path)
-            if name in SERVICES and name.rpartition(".")[2] not in allowed
+            if name in built_by_rooms() and name.rpartition(".")[2] not in allowed
         ]
     assert found == []
 
@@ -143,4 +143,4 @@ def test_a_service_made_by_hand_is_found(tmp_path: Path) -> None:
         "from guanaco_server.costs.service import CostService\n\ncosts = CostService(1, 2, 3)\n"
     )
     assert list(constructed(path)) == [("guanaco_server.costs.service.CostService", 3)]
-    assert "guanaco_server.costs.service.CostService" in SERVICES
+    assert "guanaco_server.costs.service.CostService" in built_by_rooms()
