@@ -138,3 +138,28 @@ async def test_server_killed_during_the_check_is_not_the_developers_fault(
     report = await world.submissions.stress_report(world.developer, SECOND.submission_id)
     assert report.is_passed
     assert world.deployments.replicas(SECOND.submission_id) != (endpoint,)
+
+
+BROKEN = Script(fault="The model server cannot be reached or broke off.")
+
+
+async def test_one_that_dies_on_a_shared_server_is_tried_alone(world: Checked) -> None:
+    world.model_server.scripts = [Script(), BROKEN, Script()]
+    await world.submit(SECOND)
+    assert await world.runner.run(SECOND, Stage.DEPLOY) is Outcome.DONE
+    (own,) = world.deployments.replicas(SECOND.submission_id)
+    assert (own,) != world.deployments.replicas(ID)
+    said = await world.log(SECOND.submission_id)
+    assert any("tried again on one of its own" in line for line in said)
+    assert await world.runner.run(SECOND, Stage.DEPLOY) is Outcome.DONE, "after a kill"
+    assert world.deployments.replicas(SECOND.submission_id) == (own,)
+
+
+async def test_one_that_dies_alone_too_has_failed(world: Checked) -> None:
+    world.model_server.scripts = [Script(), BROKEN, BROKEN]
+    await world.submit(SECOND)
+    assert await world.runner.run(SECOND, Stage.DEPLOY) is Outcome.FAILED
+    failed = await world.submissions.require_visible(world.developer, SECOND.submission_id)
+    assert failed.failure is not None
+    assert failed.failure.code == "model_server_died"
+    assert world.deployments.replicas(ID), "the others are served as before"

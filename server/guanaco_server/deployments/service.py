@@ -140,6 +140,7 @@ class DeploymentService(KnownEndpoints):
         if row is not None:
             await self.divide_costs(session, row)
         has_room = row is not None and row.run == deployment.run and row.phase.has_server
+        left = await queries.others_of_engine(session, row) if row is not None else ()
         engine = await assignment.assign(
             session,
             deployment,
@@ -148,6 +149,7 @@ class DeploymentService(KnownEndpoints):
             may_join=not await self._has_older_gateway(session, now),
         )
         if row is not None and row.server_key != engine:
+            has_room = has_room and not left  # the room is that of the others
             await assignment.leave(session, row)
         if row is None:
             row = DeploymentRow(submission_id=deployment.submission_id)
@@ -274,6 +276,24 @@ class DeploymentService(KnownEndpoints):
             engine = await session.get(EngineRow, row.server_key)
         is_noted = engine is not None and engine.taken_by == beside(row.owner, row.run)
         return is_noted or row.server is not None  # a worker of the version before notes nothing
+
+    async def has_been_given_a_server(self, deployment: Deployment) -> bool:
+        """Return whether it uses a server that was not started for it: one that others use, or that it has taken over."""
+        row = await self.find(deployment.submission_id)
+        if row is None or row.run != deployment.run:
+            return False
+        return await self.is_served_for_others(row.submission_id) or await self.has_taken_over(row)
+
+    async def is_alone(self, deployment: Deployment) -> bool:
+        """Return whether its run was given an engine that nobody else may join."""
+        async with self._database.read() as session:
+            row = await queries.by_submission(session, deployment.submission_id)
+            if row is None or (row.run, row.quantization) != (
+                deployment.run,
+                deployment.quantization,
+            ):
+                return False
+            return not await assignment.is_shared(session, row)
 
     async def is_served_for_others(self, key: str) -> bool:
         """Return whether its engine serves other deployments, so that the reconciler keeps it running."""

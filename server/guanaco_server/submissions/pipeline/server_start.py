@@ -100,8 +100,12 @@ class ServerStart:
             )
         unquantized = await self._unquantized_perplexity(run, deployment)
         started = time.monotonic()
-        endpoint, served = await self._serve_as_wished(run, deployment)
-        await self._content.check_served(run, submission, endpoint, served.model)
+        deployment = replace(deployment, is_private=await self._deployments.is_alone(deployment))
+        try:
+            endpoint, served = await self._serve_checked(run, submission, deployment)
+        except ModelServerDied as death:
+            alone = await self._alone_after(run, deployment, death)
+            endpoint, served = await self._serve_checked(run, submission, alone)
         if unquantized is not None:
             await self._quantization.compare(run, served, endpoint, unquantized)
         await self._deployments.mark_ready(key, endpoint)
@@ -110,6 +114,27 @@ class ServerStart:
             Stage.DEPLOY,
             f"Model server is ready, {time.monotonic() - started:.1f} s after its start.",
         )
+
+    async def _serve_checked(
+        self, run: PipelineRun, submission: Submission, deployment: Deployment
+    ) -> tuple[str, Deployment]:
+        endpoint, served = await self._serve_as_wished(run, deployment)
+        await self._content.check_served(run, submission, endpoint, served.model)
+        return endpoint, served
+
+    async def _alone_after(
+        self, run: PipelineRun, deployment: Deployment, death: ModelServerDied
+    ) -> Deployment:
+        """Return the deployment with a server of its own, if it died on one that was not started for it: that may have had any cause. Else raise the error."""
+        if deployment.is_private or not await self._deployments.has_been_given_a_server(deployment):
+            raise death
+        await self._records.log(
+            run,
+            Stage.DEPLOY,
+            f"{death.detail} That model server was not started for this submission, so this says nothing of the model. It is tried again on one of its own.",
+            level=Level.WARNING,
+        )
+        return replace(deployment, is_private=True)
 
     async def why_no_adapters(
         self, run: PipelineRun, submission: Submission, base_key: str
