@@ -41,8 +41,8 @@ async def test_a_statement_with_its_rows_is_one_trip(
         return int(inside.execute("SELECT count(*) FROM t").fetchall().rows[0][0])
 
     trips = 0
-    assert await connection.transact(add) == 4
-    assert trips == 1, "a whole transaction too"
+    assert await connection.in_thread(add) == 4
+    assert trips == 1, "whatever is done in the thread"
     await connection.rollback()
     await connection.close()
 
@@ -54,20 +54,6 @@ async def test_what_a_statement_fails_with_is_raised(tmp_path: Path) -> None:
             await cursor.execute("SELECT n FROM t")
         await cursor.execute("SELECT 1")
         assert await cursor.fetchone() == (1,)
-    await connection.close()
-
-
-async def test_a_transaction_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    connection = await connect(str(tmp_path / "one.db"), isolation_level=None)
-    await connection.run("CREATE TABLE t (n INTEGER)", ())
-
-    def fail(inside: ResultConnection) -> None:
-        inside.execute("INSERT INTO t VALUES (1)")
-        raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"):
-        await connection.transact(fail)
-    assert list((await connection.run("SELECT n FROM t", ())).rows) == []
     await connection.close()
 
 

@@ -48,11 +48,14 @@ class AccountService:
 
     async def create_key(self, request: KeyRequest, by: Actor | None = None) -> CreatedKey:
         """Return a new key, and its account if the name is new. The secret is in this answer only. ``by`` is None for the platform itself."""
-        async with self._database.write() as session:
+
+        async def create(session: AsyncSession) -> CreatedKey:
             created = await self._add_key(session, request)
             if by is not None:
                 await self._audit.note(session, by, CREATE_KEY, _named(created))
             return created
+
+        return await self._database.write_unit(create)
 
     async def create_first_key(self) -> CreatedKey | None:
         """Make an admin key where none works, as on a platform that has no key at all; None where one does."""
@@ -160,10 +163,13 @@ class AccountService:
         now = self._clock.now()
         if seen.last_used_at is not None and now - seen.last_used_at < LAST_USED_STEP:
             return
-        async with self._database.write() as session:
+
+        async def note(session: AsyncSession) -> None:
             row = await queries.key_by_id(session, seen.id)
             if row is not None:
                 row.last_used_at = now
+
+        await self._database.write_unit(note, is_durable=False)
 
     async def _add_key(self, session: AsyncSession, request: KeyRequest) -> CreatedKey:
         now = self._clock.now()

@@ -2,15 +2,17 @@
 
 A service method opens one unit, and never one around a network call. ``write()`` takes SQLite's write
 lock at its start, so that two writers queue (sqlite/writer_queue.py) instead of failing half-way; ``read()`` takes none.
+``write_unit()`` holds that lock for a shorter time: use it for all that is written often, or while people chat.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, nullcontext
 from typing import Any, TypeVar
 
@@ -47,17 +49,25 @@ from guanaco_server.database.commits import (
     PostgresqlVersion,
     SqliteVersion,
 )
+from guanaco_server.database.group_commit import GroupCommit
 from guanaco_server.database.postgresql.direct import NETWORK, DirectConnection
 from guanaco_server.database.postgresql.replica import WRITTEN, ReadReplica, is_writer
 from guanaco_server.database.sqlite import connection as sqlite_connection
-from guanaco_server.database.sqlite.connection import OneTripConnection, ResultConnection
+from guanaco_server.database.sqlite.connection import (
+    BEGIN_SAVEPOINT,
+    OneTripConnection,
+    ResultConnection,
+)
+from guanaco_server.database.sqlite.trips import Write, carry_out, transact
 from guanaco_server.database.sqlite.writer_queue import WriterQueue
 from guanaco_server.observability.tracing import span
 from guanaco_server.runtime import threads
 
 UNAVAILABLE_HINT = "Start the database, or correct GUANACO_DATABASE_URL: `guanaco settings` shows where it comes from."
 T = TypeVar("T")
+Unit = Callable[[AsyncSession], Coroutine[Any, Any, T]]
 
+TOLD = "told after the commit"
 SQLITE_CONNECTIONS = 16  # kept open. Each further one is opened for a single use: two threads, and several passes of the loop
 BUSY_TIMEOUT_S = 30  # a writer waits this long for another; the longest unit takes milliseconds
 
@@ -75,6 +85,7 @@ class Database:
         self._writers = WriterQueue(BUSY_TIMEOUT_S) if url.startswith("sqlite") else None
         self._direct: list[DirectConnection] = []
         self._at_once: AsyncConnection | None = None
+        self._urgent_writes = GroupCommit[Write[Any], Any](self._transact, turn=self._urgent_turn)
         self._sqlite_version: SqliteVersion | None = None
         self._commits = self._commit_signal()
         self._sessions = async_sessionmaker(self.engine, expire_on_commit=False)
@@ -90,29 +101,70 @@ class Database:
                 await session.connection(execution_options={"sqlite_begin": "BEGIN IMMEDIATE"})
                 yield session
                 await session.commit()
+        _tell(session)
 
-    async def write_at_once(self, work: Callable[[ResultConnection], T]) -> T:
-        """Do ``work`` in an urgent transaction on SQLite, in one trip to a thread, on a connection for these alone.
+    async def write_unit(
+        self, unit: Unit[T], *, is_urgent: bool = False, is_durable: bool = True
+    ) -> T:
+        """Do ``unit`` in a transaction, on SQLite in one trip to a thread: it holds the write lock no longer while the event loop is busy.
 
-        However long the event loop is busy meanwhile, the other writers wait no longer for it.
+        So ``unit`` awaits the session only, and leaves alone what belongs to the event loop. Urgent ones share a transaction.
+        Without ``is_durable`` a failure of SQLite's machine, though not of a process, may undo what was written last.
+        """
+        if self._writers is None:
+            async with self.write() as session:
+                return await unit(session)
+        context = contextvars.copy_context()
+        write = Write(lambda _: context.run(carry_out, self._in_session(unit)), is_durable)
+        session, result = await self._write_in_trip(write, is_urgent=is_urgent)
+        _tell(session)
+        return result
+
+    async def write_at_once(
+        self, work: Callable[[ResultConnection], T], *, is_durable: bool = True
+    ) -> T:
+        """Do as ``write_unit``, urgently, with plain SQL, on SQLite only.
 
         Raises:
             DBAPIError: The database refused it.
         """
-        with span("database: write"):
-            async with self._turn(is_urgent=True):
-                connection = await self._connection_at_once()
-                try:
-                    return await connection.transact(work)
-                except sqlite3.Error as error:
-                    raise DBAPIError("a transaction", None, error) from None
+        return await self._write_in_trip(Write(work, is_durable), is_urgent=True)
 
-    async def _connection_at_once(self) -> OneTripConnection:
+    async def _write_in_trip(self, write: Write[T], *, is_urgent: bool) -> T:
+        result: T
+        with span("database: write"):
+            try:
+                if is_urgent and self._writers is not None and self._writers.is_taken:
+                    result = await self._urgent_writes.submit(write)
+                    return result
+                async with self._turn(is_urgent=is_urgent):
+                    (result,) = await self._transact([write])
+                if isinstance(result, Exception):
+                    raise result
+            except sqlite3.Error as error:
+                raise DBAPIError.instance("a transaction", None, error, sqlite3.Error) from None
+        return result
+
+    def _urgent_turn(self) -> AbstractAsyncContextManager[None]:
+        return self._turn(is_urgent=True)
+
+    async def _transact(self, writes: Sequence[Write[Any]]) -> list[Any]:
+        """Have its turn before."""
         if self._at_once is None:
-            self._at_once = await self.engine.connect()
+            connection = await self.engine.connect()
+            self._at_once = await connection.execution_options(sqlite_begin=BEGIN_SAVEPOINT)
         raw = await self._at_once.get_raw_connection()
         assert isinstance(raw.driver_connection, OneTripConnection)
-        return raw.driver_connection
+        return await raw.driver_connection.in_thread(lambda inside: transact(inside, writes))
+
+    async def _in_session(self, unit: Unit[T]) -> tuple[AsyncSession, T]:
+        session = AsyncSession(self._at_once, expire_on_commit=False)
+        try:
+            result = await unit(session)
+            await session.commit()
+        finally:
+            await session.close()
+        return session, result
 
     @property
     def is_writing(self) -> bool:
@@ -219,6 +271,7 @@ class Database:
             await connection.close()
         if self._sqlite_version is not None:
             self._sqlite_version.close()
+        await self._urgent_writes.drain()
         if self._at_once is not None:
             await self._at_once.close()
             self._at_once = None
@@ -243,6 +296,16 @@ class PinnedReader:
 def unavailable(error: Exception) -> DatabaseUnavailable:
     """Return the error that tells an operator why the database cannot be used, in the driver's words."""
     return DatabaseUnavailable(_reason(error), hint=UNAVAILABLE_HINT)
+
+
+def after_commit(session: AsyncSession, tell: Callable[[], object]) -> None:
+    """Have ``tell`` called on the event loop once the unit of this session is committed."""
+    session.info.setdefault(TOLD, []).append(tell)
+
+
+def _tell(session: AsyncSession) -> None:
+    for tell in session.info.pop(TOLD, ()):
+        tell()
 
 
 def was_changed(result: Result[Any]) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -24,11 +25,13 @@ class GroupCommit(Generic[Item, Result]):
         write: Callable[[Sequence[Item]], Awaitable[Sequence[Result | Exception]]],
         on_orphan: Callable[[Result], None] | None = None,
         max_batch: int = MAX_BATCH,
+        turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
-        """``on_orphan`` gets what was written for somebody who has left meanwhile."""
+        """``on_orphan`` gets what was written for somebody who has left meanwhile. A batch has all who wait once its ``turn`` has come."""
         self._write = write
         self._on_orphan = on_orphan
         self._max_batch = max_batch
+        self._turn = turn
         self._waiting: list[tuple[Item, asyncio.Future[Result]]] = []
         self._writer: asyncio.Task[None] | None = None
 
@@ -53,18 +56,20 @@ class GroupCommit(Generic[Item, Result]):
     async def _run(self) -> None:
         try:
             while self._waiting:
-                batch = self._waiting[: self._max_batch]
-                del self._waiting[: self._max_batch]
-                if wanted := [(item, done) for item, done in batch if not done.done()]:
-                    await self._write_batch(wanted)
+                await self._write_batch()
         finally:
             self._writer = None
 
-    async def _write_batch(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
-        results: Sequence[Result | Exception]
+    async def _write_batch(self) -> None:
+        batch: list[tuple[Item, asyncio.Future[Result]]] = []
+        results: Sequence[Result | Exception] = ()
         try:
-            results = await self._write([item for item, _ in batch])
+            async with self._turn():
+                batch = self._take()
+                if batch:
+                    results = await self._write([item for item, _ in batch])
         except Exception as error:  # noqa: BLE001 - it belongs to those who wait
+            batch = batch or self._take()
             results = [error] * len(batch)
         for (_, done), result in zip(batch, results, strict=True):
             if isinstance(result, Exception):
@@ -74,6 +79,12 @@ class GroupCommit(Generic[Item, Result]):
                 done.set_result(result)
             else:
                 self._note_orphan(result)
+
+    def _take(self) -> list[tuple[Item, asyncio.Future[Result]]]:
+        """Take those of the next batch who have not left."""
+        batch = self._waiting[: self._max_batch]
+        del self._waiting[: self._max_batch]
+        return [(item, done) for item, done in batch if not done.done()]
 
     def _note_orphan(self, result: Result) -> None:
         if self._on_orphan is not None:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -20,7 +21,7 @@ from guanaco_server.artifacts.checking.configs import ArtifactConfigs
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.clusters.cluster import Cluster, Trouble
 from guanaco_server.costs.meter import CostMeter
-from guanaco_server.database.database import Database
+from guanaco_server.database.database import Database, after_commit
 from guanaco_server.deployments import queries
 from guanaco_server.deployments.deployment import PUBLISHED, Deployment
 from guanaco_server.deployments.endpoints import KnownEndpoints
@@ -199,8 +200,8 @@ class DeploymentService(KnownEndpoints):
             await assignment.leave(session, row, self.spares.of(row) if is_torn_down else None)
             await self.divide_costs(session, row)
         await queries.remove(session, submission_id)
-        self.note_replicas(submission_id, ())
-        self.woken.set()
+        after_commit(session, partial(self.note_replicas, submission_id, ()))
+        after_commit(session, self.woken.set)
 
     async def find(self, submission_id: str) -> DeploymentRow | None:
         async with self._database.read() as session:
@@ -426,18 +427,24 @@ class DeploymentService(KnownEndpoints):
         is_divided = bool(shared and self._engine.recipes.fleet.gpus)
         if not tokens and not is_divided:
             return
-        async with self._database.write() as session:
+
+        async def record(session: AsyncSession) -> None:
             await assignment.lock(session)
             for key in sorted(tokens):
                 await queries.add_tokens(session, key, tokens[key])
             if is_divided:
                 await self.meter.note_use(session, divided, shared, self._clock.now())
 
+        await self._database.write_unit(record)
+
     async def record_traffic(self, times: Mapping[str, datetime]) -> None:
         """Write down when each of these submissions was last asked for something."""
-        async with self._database.write() as session:
+
+        async def record(session: AsyncSession) -> None:
             for submission_id in sorted(times):
                 await queries.note_traffic(session, submission_id, times[submission_id])
+
+        await self._database.write_unit(record, is_durable=False)
 
     async def divide_costs(self, session: AsyncSession, row: DeploymentRow) -> None:
         """Divide what its engine costs between all that use it now."""

@@ -134,20 +134,26 @@ class SubmissionService:
         self, account: Account, submission_id: str, tags: Sequence[str]
     ) -> Submission:
         """Replace a submission's tags; one that is given twice counts once."""
-        async with self._database.write() as session:
+
+        async def tag(session: AsyncSession) -> Submission:
             row = await visible_row(session, account, submission_id, is_locked=True)
             row.tags = list(dict.fromkeys(tags))
             await note_others(self._audit, session, account, row, "tag submission")
             return await read_whole(self._deployments, session, row)
 
+        return await self._database.write_unit(tag)
+
     async def show_prompt(self, account: Account, submission_id: str, is_shown: bool) -> Submission:
         """Show the prompt on the public page, or show it no longer."""
-        async with self._database.write() as session:
+
+        async def show(session: AsyncSession) -> Submission:
             row = await visible_row(session, account, submission_id, is_locked=True)
             row.show_prompt = is_shown
             did = "show prompt of submission" if is_shown else "hide prompt of submission"
             await note_others(self._audit, session, account, row, did)
             return await read_whole(self._deployments, session, row)
+
+        return await self._database.write_unit(show)
 
     async def public_prompt(self, submission_id: str) -> Prompt | None:
         """Return the prompt if its developer shows it to everybody; None otherwise."""
@@ -244,7 +250,8 @@ class SubmissionService:
             CannotDelete: It has not failed, or it was live: then it has conversations and ratings.
             RewardInUse: Submissions that are live, or on their way, name it as their reward model.
         """
-        async with self._database.write() as session:
+
+        async def delete(session: AsyncSession) -> Submission:
             row = await visible_row(session, account, submission_id, is_locked=True)
             was_live = await run_queries.has_been(session, submission_id, Status.DEPLOYED)
             if was_live or row.status not in DELETABLE:
@@ -254,6 +261,8 @@ class SubmissionService:
             await alias_queries.drop_all(session, submission_id)
             await note_others(self._audit, session, account, row, "delete submission")
             return await read_whole(self._deployments, session, row)
+
+        return await self._database.write_unit(delete)
 
     async def redeploy(
         self,
@@ -294,7 +303,8 @@ class SubmissionService:
         hub_token: SecretStr | None = None,
     ) -> Submission:
         """Change the status. An admin's change of another's submission is noted in the audit log."""
-        async with self._database.write() as session:
+
+        async def move(session: AsyncSession) -> Submission:
             row = await visible_row(session, account, submission_id)
             if to is Status.QUEUED:
                 await self._quotas.take(session, account, is_live=row.status in SERVED)
@@ -316,6 +326,9 @@ class SubmissionService:
             await note_others(self._audit, session, account, row, f"{verb} submission")
             moved = await read_whole(self._deployments, session, row)
             await keep_answer(session, moved)
+            return moved
+
+        moved = await self._database.write_unit(move)
         self._changes.announce(submission_id, to)
         return moved
 
@@ -327,7 +340,8 @@ class SubmissionService:
         hub_token: SecretStr | None,
     ) -> SubmissionRow:
         digest = request_hash(request)
-        async with self._database.write() as session:
+
+        async def insert(session: AsyncSession) -> SubmissionRow:
             if idempotency_key is not None:
                 await quota_queries.lock_quota(session, account.id)  # of two racers one waits here
                 known = await queries.by_idempotency_key(session, account.id, idempotency_key)
@@ -339,7 +353,9 @@ class SubmissionService:
             row = await self._new_row(session, account, request)
             row.idempotency_key, row.request_hash = idempotency_key, digest
             await self._add(session, row, hub_token, f"Submitted {row.repo}.")
-        return row
+            return row
+
+        return await self._database.write_unit(insert)
 
     async def add_variants(
         self,

@@ -389,7 +389,8 @@ class ConversationService:
         row.submission_id, row.decision = assigned.submission_id, assigned.decision
         if exposure is not None:
             row.experiment, row.variant = exposure.experiment, exposure.variant.name
-        async with self._database.write(is_urgent=True) as session:
+
+        async def store(session: AsyncSession) -> ConversationOpened:
             if row.carried is not None and not await are_sources_there(session, row.carried):
                 row.carried = None  # erased while the submission was chosen
             if shorter is not None:
@@ -402,7 +403,9 @@ class ConversationService:
                 self._experiments.expose(session, exposure, row.id, row.created_at)
             opened = read_opened(row)
             await keep_answer(session, opened)
-        return opened
+            return opened
+
+        return await self._database.write_unit(store, is_urgent=True)
 
 
 async def require_own(

@@ -74,10 +74,13 @@ class AskService:
             "chance": rule.share,
             "is_asked": drawn(history.competition, seed, history.conversation_id) < rule.share,
         }
+
+        async def keep(session: AsyncSession) -> bool:
+            row["signals"] = asdict(await self._signals(session, history, asked, reply, now))
+            return await queries.keep_ask(session, row) is True
+
         try:
-            async with self._database.write(is_urgent=True) as session:
-                row["signals"] = asdict(await self._signals(session, history, asked, reply, now))
-                return await queries.keep_ask(session, row) is True
+            return await self._database.write_unit(keep, is_urgent=True)
         except IntegrityError:  # erased meanwhile: so the turn will not be stored either
             return False
 

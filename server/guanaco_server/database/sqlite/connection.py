@@ -3,7 +3,7 @@
 aiosqlite makes a trip for each call: a cursor, the statement, its rows, the cursor's end. On a busy event loop each trip
 back waits for everything else that is ready, so a statement waits four times. Here a statement, with its rows, is one:
 ``execute_fetchall`` is one trip, and SQLite's connection in the thread returns all that there is to know as its rows.
-A whole transaction may be one trip as well.
+What is executed while the connection carries out ``in_thread`` is no trip at all (trips.py).
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ import aiosqlite
 
 T = TypeVar("T")
 Rows = deque[Any]
+
+# A savepoint in place of a transaction, where a transaction is there already.
+BEGIN_SAVEPOINT = "SAVEPOINT one"
+UNDO_SAVEPOINT = "ROLLBACK TO one"
+END_SAVEPOINT = "RELEASE one"
 
 
 class StatementResult(NamedTuple):
@@ -39,7 +44,7 @@ class Many:
 
 @dataclass(frozen=True)
 class Work:
-    """Stands in for parameters: it is done after the statement, in one transaction, and returns the outcome."""
+    """Stands in for parameters: it is done in place of the statement, and returns the outcome."""
 
     do: Callable[[ResultConnection], Any]
 
@@ -49,7 +54,7 @@ class ResultConnection(sqlite3.Connection):
 
     def execute(self, sql: str, parameters: Any = (), /) -> Any:
         if isinstance(parameters, Work):
-            return _Results(_transact(self, sql, parameters))
+            return _Results(parameters.do(self))
         cursor = self.cursor()
         try:
             if isinstance(parameters, Many):
@@ -76,33 +81,43 @@ class _Results(NamedTuple):
 class OneTripConnection(aiosqlite.Connection):
     """The methods of a connection that SQLAlchemy's dialect uses."""
 
+    _inside: ResultConnection | None = None  # while a transaction is one trip
+
     def cursor(self) -> OneTripCursor:  # type: ignore[override]
         return OneTripCursor(self)
 
+    async def commit(self) -> None:
+        if self._inside is not None:
+            self._inside.execute(END_SAVEPOINT)
+        else:
+            await super().commit()
+
     async def rollback(self) -> None:
         """Also called when a connection goes back to its pool; most have nothing to roll back."""
-        if self.in_transaction:
+        if self._inside is not None:
+            self._inside.execute(UNDO_SAVEPOINT)
+            self._inside.execute(END_SAVEPOINT)
+        elif self.in_transaction:
             await super().rollback()
 
     async def run(self, sql: str, parameters: Any) -> StatementResult:
-        """Execute a statement, and read its rows, in one trip to the thread."""
+        """Execute a statement, and read its rows, in one trip to the thread; in none from ``in_thread``."""
+        if self._inside is not None:
+            result: StatementResult = self._inside.execute(sql, parameters).fetchall()
+            return result
         return await self.execute_fetchall(sql, parameters)  # type: ignore[return-value]
 
-    async def transact(self, work: Callable[[ResultConnection], T]) -> T:
-        """Do ``work`` in a transaction that writes, in one trip to the thread."""
-        return await self.execute_fetchall("BEGIN IMMEDIATE", Work(work))  # type: ignore[return-value]
+    async def in_thread(self, work: Callable[[ResultConnection], T]) -> T:
+        """Do ``work`` in the thread, in one trip. Meanwhile the connection is used there, and nowhere else."""
 
+        def do(inside: ResultConnection) -> T:
+            self._inside = inside
+            try:
+                return work(inside)
+            finally:
+                self._inside = None
 
-def _transact(connection: ResultConnection, begin: str, work: Work) -> Any:
-    connection.execute(begin)
-    try:
-        outcome = work.do(connection)
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-    return outcome
+        return await self.execute_fetchall("", Work(do))  # type: ignore[return-value]
 
 
 class OneTripCursor:

@@ -28,7 +28,7 @@ class WriterQueue:
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
-        self._is_taken = False
+        self.is_taken = False
         self._holder: asyncio.Task[object] | None = None
         self._urgent: deque[_Turn] = deque()
         self._others: deque[_Turn] = deque()
@@ -37,10 +37,10 @@ class WriterQueue:
     @asynccontextmanager
     async def turn(self, *, is_urgent: bool) -> AsyncIterator[None]:
         """Wait for this writer's turn and hold it. OperationalError, as SQLite's own, if it does not come in time."""
-        if self._is_taken:
+        if self.is_taken:
             await self._wait(self._urgent if is_urgent else self._others)
         else:
-            self._is_taken, self._holder = True, asyncio.current_task()
+            self.is_taken, self._holder = True, asyncio.current_task()
         try:
             yield
         finally:
@@ -71,7 +71,7 @@ class WriterQueue:
                 turn.comes.set_result(None)
                 self._holder = turn.task
                 return
-        self._is_taken, self._holder = False, None
+        self.is_taken, self._holder = False, None
 
     def _next(self) -> _Turn | None:
         is_others_turn = self._in_a_row >= MOST_IN_A_ROW and self._others

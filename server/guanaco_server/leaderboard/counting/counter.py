@@ -129,15 +129,17 @@ class ScoreCounter:
         """Count one batch. Other callers, in any process, wait until it is committed."""
         context = await self._context()
         changed = await self._changed(context.windows)
-        async with self._database.write() as session:
+
+        async def count(session: AsyncSession) -> CountedBatch:
             version = await queries.lock_counting(session)
             batch = _Batch(session, version, context, self._definitions, self._kept, self._limit)
-            if changed is None:
-                await _notice_windows(session, context.windows)
-                counted = await batch.count()
-            else:
-                counted = await batch.measure(changed)
-        self._kept.keep(version, counted.aggregates)
+            if changed is not None:
+                return await batch.measure(changed)
+            await _notice_windows(session, context.windows)
+            return await batch.count()
+
+        counted = await self._database.write_unit(count)
+        self._kept.keep(counted.version, counted.aggregates)
         return counted
 
     async def _changed(self, windows: Mapping[str, VotingWindow]) -> _Changed | None:

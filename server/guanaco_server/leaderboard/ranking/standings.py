@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from guanaco.competitions import Competition, DuelRule, RankingRule
 from guanaco.leaderboard import SubmissionMetrics
 from guanaco_server.competitions.service import CompetitionService
@@ -230,13 +232,16 @@ class StandingsPublisher:
             for submission_id, shown in ranked.shown.items()
             if known.get(submission_id) != shown
         ]
-        async with self._database.write() as session:
+
+        async def write(session: AsyncSession) -> None:
             await upsert(session, StandingRow, rows)
             if self._pairs.get(ranked.competition) != ranked.duels:
                 await duel_records.replace_pairs(session, ranked.competition, ranked.duels)
             if self._flags.get(ranked.competition) != ranked.flags:
                 await keep_trail(session, ranked.competition, ranked.flags, now)
             await claims.keep(session, moved)
+
+        await self._database.write_unit(write)
         self._flags[ranked.competition] = ranked.flags
         self._pairs[ranked.competition] = ranked.duels
         known.update(ranked.shown)

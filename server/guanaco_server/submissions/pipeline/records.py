@@ -181,7 +181,8 @@ class RunRecords:
         A stage that goes on after it waited makes no new attempt.
         """
         now = self._clock.now()
-        async with self._database.write() as session:
+
+        async def begin(session: AsyncSession) -> Outcome | Status:
             row = await _row(session, run)
             stage_run = await run_queries.stage_run(session, *_key(run, stage))
             if stage_run is not None and stage_run.outcome is not None:
@@ -197,7 +198,12 @@ class RunRecords:
             else:
                 _begin(session, stage_run, run, stage, now)
                 await self._event(session, run, stage, f"Stage {stage} started.", {"outcome": None})
-        self._changes.announce(run.submission_id, status)
+            return status
+
+        begun = await self._database.write_unit(begin)
+        if isinstance(begun, Outcome):
+            return begun
+        self._changes.announce(run.submission_id, begun)
         return None
 
     async def end_stage(self, run: PipelineRun, stage: Stage, facts: dict[str, Any]) -> Outcome:
@@ -205,14 +211,17 @@ class RunRecords:
 
         CANCELLED where the submission was cancelled before it could be published.
         """
+
+        async def end(session: AsyncSession) -> None:
+            await self._close(session, run, stage, Outcome.DONE)
+            await _note_facts(session, run, facts)
+            await self._forget_hub_token(session, run, stage)
+            if stage is LAST_STAGE:
+                await self._require_wanted(session, run)
+                await self._publish(session, run)
+
         try:
-            async with self._database.write() as session:
-                await self._close(session, run, stage, Outcome.DONE)
-                await _note_facts(session, run, facts)
-                await self._forget_hub_token(session, run, stage)
-                if stage is LAST_STAGE:
-                    await self._require_wanted(session, run)
-                    await self._publish(session, run)
+            await self._database.write_unit(end)
         except (IllegalTransition, RunEnded):
             return await self.cancel_stage(run, stage)
         if stage is LAST_STAGE:
@@ -258,7 +267,8 @@ class RunRecords:
 
     async def note_waiting(self, run: PipelineRun, why: str) -> None:
         """Record why the open stage waits, and log it whenever the reason changes."""
-        async with self._database.write() as session:
+
+        async def note(session: AsyncSession) -> None:
             stage_run = await run_queries.open_stage_run(session, run.submission_id, run.number)
             if stage_run is None or stage_run.waits_for == why:
                 return
@@ -272,6 +282,8 @@ class RunRecords:
                 stage=stage_run.stage,
             )
 
+        await self._database.write_unit(note)
+
     async def end_waiting(self, run: PipelineRun) -> None:
         """Record that the open stage waits no longer."""
         async with self._database.write() as session:
@@ -281,11 +293,14 @@ class RunRecords:
 
     async def fail_stage(self, run: PipelineRun, stage: Stage, error: SubmissionFailure) -> Outcome:
         """Fail the submission in this stage and withdraw its deployment, unless it was cancelled meanwhile."""
+
+        async def fail(session: AsyncSession) -> None:
+            await self._require_wanted(session, run)
+            await self._close(session, run, stage, Outcome.FAILED)
+            await self._fail(session, run, as_failure(error, stage))
+
         try:
-            async with self._database.write() as session:
-                await self._require_wanted(session, run)
-                await self._close(session, run, stage, Outcome.FAILED)
-                await self._fail(session, run, as_failure(error, stage))
+            await self._database.write_unit(fail)
         except (IllegalTransition, RunEnded):
             return await self.cancel_stage(run, stage)
         await self._announce(run.submission_id)
@@ -307,15 +322,19 @@ class RunRecords:
         return True
 
     async def cancel_stage(self, run: PipelineRun, stage: Stage) -> Outcome:
-        async with self._database.write() as session:
-            await self._close(session, run, stage, Outcome.CANCELLED)
+        await self._database.write_unit(
+            lambda session: self._close(session, run, stage, Outcome.CANCELLED)
+        )
         return Outcome.CANCELLED
 
     async def wish(self, run: PipelineRun, deployment: Deployment) -> Deployment:
         """Wish for a model server and return the deployment with the engine that it was given; RunEnded when the run is no longer wanted."""
-        async with self._database.write() as session:
+
+        async def wish(session: AsyncSession) -> Deployment:
             await self._require_wanted(session, run)
-            given = await self._deployments.wish_within(session, deployment)
+            return await self._deployments.wish_within(session, deployment)
+
+        given = await self._database.write_unit(wish)
         self._deployments.note_given(given)
         return given
 
@@ -331,7 +350,8 @@ class RunRecords:
 
     async def withdraw(self, run: PipelineRun) -> str | None:
         """Withdraw the deployment of a run that has ended and return its key. Return None if it is served, or runs again."""
-        async with self._database.write() as session:
+
+        async def withdraw(session: AsyncSession) -> str | None:
             row = await queries.by_id_locked(session, run.submission_id)
             rollout = await _rollout(session, run)
             if rollout is not None:
@@ -344,7 +364,9 @@ class RunRecords:
                 return None
             key = rollout.key if rollout else run.submission_id
             await self._deployments.withdraw(session, key)
-        return key
+            return key
+
+        return await self._database.write_unit(withdraw)
 
     async def withdraw_ended(self) -> list[str]:
         """Withdraw the deployments of submissions, and of runs beside them, that have ended; their keys."""
@@ -395,7 +417,8 @@ class RunRecords:
         self, run: PipelineRun, stage: Stage, *lines: str, level: Level = Level.INFO
     ) -> None:
         """Log lines of a stage, in one transaction."""
-        async with self._database.write() as session:
+
+        async def append(session: AsyncSession) -> None:
             for line in lines:
                 await lifecycle.append_event(
                     session,
@@ -406,6 +429,8 @@ class RunRecords:
                     stage=stage,
                     level=level,
                 )
+
+        await self._database.write_unit(append)
 
     async def save_report(self, run: PipelineRun, report: StressReport) -> None:
         async with self._database.write() as session:

@@ -60,7 +60,8 @@ class RolloutService:
         Raises RedeployInProgress while the last one is under way, InvalidInput for a canary of a reward model, Conflict
         where there is nothing to promote.
         """
-        async with self._database.write() as session:
+
+        async def begin(session: AsyncSession) -> Submission | None:
             row = await visible_row(session, account, submission_id, is_locked=True)
             if row.status not in SERVED:
                 return None
@@ -83,7 +84,11 @@ class RolloutService:
             await note_others(self._audit, session, account, row, f"{verb} submission")
             begun = await read_whole(self._deployments, session, row)
             await keep_answer(session, begun)
-        self._changes.announce(submission_id, Status.QUEUED)
+            return begun
+
+        begun = await self._database.write_unit(begin)
+        if begun is not None:
+            self._changes.announce(submission_id, Status.QUEUED)
         return begun
 
     async def _promote(self, session: AsyncSession, row: SubmissionRow) -> None:

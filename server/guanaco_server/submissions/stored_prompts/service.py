@@ -57,33 +57,38 @@ class PromptStore:
 
     async def push(self, account: Account, push: PromptPush) -> PromptVersion:
         """Store a version; the newest one again if it is the same. QuotaExceeded beyond the most that there may be."""
-        try:
-            return await self._push(account, push)
-        except IntegrityError:  # the other of two first versions was first: the prompt is there now
-            return await self._push(account, push)
 
-    async def _push(self, account: Account, push: PromptPush) -> PromptVersion:
-        async with self._database.write() as session:
-            now = self._clock.now()
-            row = await queries.prompt(session, account.id, push.name, is_locked=True)
-            if row is None:
-                if await queries.count(session, account.id) >= MAX_PROMPTS:
-                    raise QuotaExceeded(
-                        f"You have {MAX_PROMPTS} stored prompts, which is the most.",
-                        hint="Delete one first: `guanaco prompts delete NAME`.",
-                    )
-                row = StoredPromptRow(
-                    account_id=account.id, name=push.name, newest=0, created_at=now, updated_at=now
+        async def store(session: AsyncSession) -> PromptVersion:
+            return await self._push(session, account, push)
+
+        try:
+            return await self._database.write_unit(store)
+        except IntegrityError:  # the other of two first versions was first: the prompt is there now
+            return await self._database.write_unit(store)
+
+    async def _push(
+        self, session: AsyncSession, account: Account, push: PromptPush
+    ) -> PromptVersion:
+        now = self._clock.now()
+        row = await queries.prompt(session, account.id, push.name, is_locked=True)
+        if row is None:
+            if await queries.count(session, account.id) >= MAX_PROMPTS:
+                raise QuotaExceeded(
+                    f"You have {MAX_PROMPTS} stored prompts, which is the most.",
+                    hint="Delete one first: `guanaco prompts delete NAME`.",
                 )
-                session.add(row)
-                await session.flush()
-            newest = await queries.version(session, account.id, row.name, row.newest)
-            if newest is None or newest.prompt != push.prompt:
-                newest = await self._add(session, account, row, push)
-            labels = await queries.labels(session, account.id, row.name)
-            found = _version(newest, account.name, labels)
-            await keep_answer(session, found)
-            return found
+            row = StoredPromptRow(
+                account_id=account.id, name=push.name, newest=0, created_at=now, updated_at=now
+            )
+            session.add(row)
+            await session.flush()
+        newest = await queries.version(session, account.id, row.name, row.newest)
+        if newest is None or newest.prompt != push.prompt:
+            newest = await self._add(session, account, row, push)
+        labels = await queries.labels(session, account.id, row.name)
+        found = _version(newest, account.name, labels)
+        await keep_answer(session, found)
+        return found
 
     async def _add(
         self, session: AsyncSession, account: Account, row: StoredPromptRow, push: PromptPush

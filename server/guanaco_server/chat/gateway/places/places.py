@@ -99,6 +99,34 @@ class _Engine:
         self.busy_since = now if self.queue.in_flight else None
 
 
+@dataclass(frozen=True)
+class _Share:
+    """A gateway's part of an engine: ``granted`` places; it ``has_more`` if it would get more, were more wanted."""
+
+    key: str
+    mine: PlaceClaim
+    granted: int
+    parts: Mapping[tuple[str, ...], float]
+    has_more: bool
+    is_busy: bool
+    has_others: bool
+
+    @classmethod
+    def of(cls, key: str, mine: PlaceClaim, others: Sequence[PlaceClaim], capacity: int) -> Self:
+        granted = places_for(mine, others, capacity)
+        wanted = mine.wanted + sum(claim.wanted for claim in others)
+        free = capacity - sum(claim.held for claim in others)
+        return cls(
+            key=key,
+            mine=mine,
+            granted=granted,
+            parts=parts_here(mine, others, capacity) if others else {},
+            has_more=max(mine.held, granted) < free and wanted <= capacity,  # else it has its part
+            is_busy=2 * wanted >= capacity,
+            has_others=bool(others),
+        )
+
+
 class TurnPlace:
     """One turn's place, until the end of the ``with`` block."""
 
@@ -370,53 +398,58 @@ class TurnPlaces:
             await asyncio.sleep(SHORT_S)
 
     async def _share(self, used: Sequence[_Engine]) -> None:
+        """Share, and tell the others of what is given up, once no turn here can take it any more."""
+        if await self._agree(used):
+            await self._agree(used)
+
+    async def _agree(self, used: Sequence[_Engine]) -> bool:
+        """Return whether this gateway is to hold fewer places than it has told the others, of whom there are some."""
         now = self._clock.now()
-        until = now + timedelta(seconds=HELD_S)
         granted_until = time.monotonic() + HELD_S
-        granted: dict[str, int] = {}
-        async with self._database.write(is_urgent=True) as session:
+        claims = {engine.key: self._claim(engine) for engine in used}
+        takeable = {
+            engine.key: self._limit(engine) for engine in used
+        }  # also by turns that begin now
+
+        async def agree(session: AsyncSession) -> list[_Share]:
             await in_commit_order(session, GatewayPlacesRow.__tablename__)
             held = await queries.places_of_others(session, self._gateway, now)
-            rows = []
-            for engine in used:
-                name = engine.key
-                others = [
-                    PlaceClaim(
-                        sum(row.held for row in rows_of),
-                        _demands_of(rows_of),
-                        self._order(gateway, name),
-                    )
-                    for gateway, rows_of in self._by_gateway(held, name).items()
-                ]
-                mine = PlaceClaim(
-                    engine.queue.in_flight, engine.queue.wanted(), self._order(self._gateway, name)
+            shares = [
+                _Share.of(name, mine, self._claims_of_others(held, name), self._capacity(name) or 0)
+                for name, mine in claims.items()
+            ]
+            rows = [
+                GatewayPlacesRow(
+                    submission_id=share.key,
+                    gateway=self._gateway,
+                    held=max(share.mine.held, share.granted, takeable[share.key]),
+                    wanted=share.mine.wanted,
+                    apps=_by_app(share.mine.demands),
+                    submissions=_by_submission(share.mine.demands),
+                    held_until=now + timedelta(seconds=HELD_S),
                 )
-                capacity = self._capacity(name) or 0
-                granted[name] = places_for(mine, others, capacity)
-                held_here = max(mine.held, granted[name])
-                engine.granted = min(
-                    engine.granted, granted[name]
-                )  # at once: others may take the rest
-                engine.queue.parts = parts_here(mine, others, capacity) if others else {}
-                wanted = mine.wanted + sum(claim.wanted for claim in others)
-                free = capacity - sum(claim.held for claim in others)
-                engine.has_more = held_here < free and wanted <= capacity  # else it has its part
-                engine.is_busy = 2 * wanted >= capacity
-                rows.append(
-                    GatewayPlacesRow(
-                        submission_id=name,
-                        gateway=self._gateway,
-                        held=held_here,
-                        wanted=mine.wanted,
-                        apps=_by_app(mine.demands),
-                        submissions=_by_submission(mine.demands),
-                        held_until=until,
-                    )
-                )
+                for share in shares
+            ]
             await queries.hold_places(session, self._gateway, rows, now)
-        for engine in used:
-            engine.granted, engine.granted_until = granted[engine.key], granted_until
+            return shares
+
+        shares = await self._database.write_unit(agree, is_urgent=True, is_durable=False)
+        for engine, share in zip(used, shares, strict=True):
+            engine.granted, engine.granted_until = share.granted, granted_until
+            engine.has_more, engine.is_busy = share.has_more, share.is_busy
+            engine.queue.parts = share.parts
             self._give_places(engine)
+        return any(share.has_others and share.granted < takeable[share.key] for share in shares)
+
+    def _claim(self, engine: _Engine) -> PlaceClaim:
+        order = self._order(self._gateway, engine.key)
+        return PlaceClaim(engine.queue.in_flight, engine.queue.wanted(), order)
+
+    def _claims_of_others(self, held: Sequence[GatewayPlacesRow], name: str) -> list[PlaceClaim]:
+        return [
+            PlaceClaim(sum(row.held for row in rows), _demands_of(rows), self._order(gateway, name))
+            for gateway, rows in self._by_gateway(held, name).items()
+        ]
 
     def _by_gateway(
         self, rows: Iterable[GatewayPlacesRow], engine: str

@@ -70,14 +70,14 @@ class SqliteTurns:
         def claim(connection: ResultConnection) -> dict[str, int]:
             return dict(connection.execute(CLAIM, parameters).fetchall().rows)
 
-        return await self._database.write_at_once(claim)
+        return await self._database.write_at_once(claim, is_durable=False)
 
     async def renew(self, leases: Sequence[Lease], until: datetime) -> None:
         def renew(connection: ResultConnection) -> None:
             for lease in leases:
                 connection.execute(RENEW, (_time(until), lease.conversation_id, lease.token))
 
-        await self._database.write_at_once(renew)
+        await self._database.write_at_once(renew, is_durable=False)
 
     async def end(self, turns: Sequence[EndedTurn]) -> set[str]:
         def end(connection: ResultConnection) -> set[str]:
