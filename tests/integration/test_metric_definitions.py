@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -149,6 +150,27 @@ async def test_older_process_leaves_newer_measurements_alone(world: Rollout) -> 
     assert await count_all(world.older) == await count_all(world.newer) == []
     counted = await world.aggregates()
     assert await world.counted_from_nothing(world.newer) == counted
+
+
+async def test_what_is_written_after_it_was_measured_is_measured_again(world: Rollout) -> None:
+    await world.talk("alice")
+    await count_all(world.newer)
+    conversation = await world.talk("bob")
+    loop, said = asyncio.get_running_loop(), [(Sender.USER, "and then some")]
+
+    def measure_then_write(messages: Sequence[RecordedMessage], *, is_rated: bool) -> Measurement:
+        """Measure in a thread, before the batch's transaction."""
+        written = say(world, conversation, said)
+        asyncio.run_coroutine_threadsafe(written, loop).result()
+        return measure_with_words(messages, is_rated=is_rated)
+
+    late = Definitions(NEXT.version, measure_then_write)
+    scores = ScoreCounter(world.database, world.clock, world.submissions, world.competitions, late)
+    assert (await scores.count_batch()).count == 0
+    assert await world.newer.has_measurements()
+    assert await count_all(world.newer) == [1]
+    assert await world.total("words") == 5 + 5 + 3
+    assert await world.counted_from_nothing(world.newer) == await world.aggregates()
 
 
 @pytest.mark.both_databases

@@ -311,7 +311,7 @@ async def test_what_waits_is_found_by_its_index(world: Rated) -> None:
         assert index in plan
 
 
-async def test_a_batch_of_conversations_is_looked_for_before_its_transaction(world: Rated) -> None:
+async def test_conversations_are_measured_before_their_transaction(world: Rated) -> None:
     """On SQLite every chat waits for the transaction, and it for the event loop after each statement."""
     await world.settle_all()
     for number in range(3):
@@ -325,9 +325,16 @@ async def test_a_batch_of_conversations_is_looked_for_before_its_transaction(wor
     await world.scores.counter.count_batch()
     began = next(n for n, statement in enumerate(asked) if "UPDATE score_books" in statement)
     inside = " ".join(asked[began:])
-    for looked_for in ("score_corrections", "score_recounts", "score_windows", "message_count !="):
+    before = (
+        "score_corrections",
+        "score_recounts",
+        "score_windows",
+        "message_count !=",
+        "messages",
+    )
+    for looked_for in before:
         assert f"FROM {looked_for}" not in inside
-    assert "FROM messages" in inside
+    assert "INTO score_conversations" in inside
     assert len(asked) - began <= 11
     assert "UPDATE conversations" in asked[-1], "who chats waits for what comes after it"
     assert await world.counted_from_nothing() == await world.tallies()

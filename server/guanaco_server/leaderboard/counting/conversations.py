@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.chat.conversations import records as chat_records
-from guanaco_server.chat.conversations.records import RecordedConversation
+from guanaco_server.chat.conversations.records import RecordedConversation, RecordedMessage
 from guanaco_server.database.bulk import upsert
 from guanaco_server.feedback import records as feedback_records
 from guanaco_server.leaderboard.counting import queries
@@ -21,21 +22,44 @@ from guanaco_server.leaderboard.counting.measurement import (
 from guanaco_server.leaderboard.tables import CountedConversationRow, VisitRow
 
 
+@dataclass(frozen=True)
+class ReadConversations:
+    """Conversations as they were read. ``counts`` tell whether they have changed since."""
+
+    counts: Mapping[str, int]
+    messages: Mapping[str, Sequence[RecordedMessage]]
+    rated: Set[str]
+
+    def measured(self, definitions: Definitions) -> dict[str, Measurement]:
+        """Measure each of them; it takes as long as there are messages."""
+        return {
+            one: definitions.apply(self.messages.get(one, ()), is_rated=one in self.rated)
+            for one in self.counts
+        }
+
+
+async def read_conversations(
+    session: AsyncSession, conversations: Collection[RecordedConversation]
+) -> ReadConversations:
+    """Read what is measured of conversations."""
+    counts = {one.id: one.message_count for one in conversations}
+    messages = await chat_records.messages(session, counts)
+    return ReadConversations(counts, messages, await feedback_records.rated(session, counts))
+
+
 async def count_conversations(
     session: AsyncSession,
     conversations: Collection[RecordedConversation],
+    measured: Mapping[str, Measurement],
     definitions: Definitions,
     deltas: Deltas,
 ) -> None:
-    """Count conversations as they are recorded now."""
+    """Count conversations as they were measured."""
     ids = [conversation.id for conversation in conversations]
-    messages = await chat_records.messages(session, ids)
-    rated = await feedback_records.rated(session, ids)
     known = {row.conversation_id: row for row in await queries.counted_conversations(session, ids)}
     rows, users = [], set()
     for conversation in conversations:
-        is_rated = conversation.id in rated
-        new = definitions.apply(messages.get(conversation.id, ()), is_rated=is_rated)
+        new = measured[conversation.id]
         old = known.get(conversation.id)
         text = new.aggregate.to_json()
         has_other_days = _days(old) != (new.first_day, new.second_day)

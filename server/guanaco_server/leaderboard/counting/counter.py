@@ -11,8 +11,7 @@ may be repeated, batches may come in any order, and a crash loses nothing. Nobod
 takes locks of ratings and conversations as its last act before it commits, and a conversation that was written since it was read is
 counted again by the next one.
 
-Where only conversations have changed, what is to be measured is looked for before the transaction, which then takes half as long: on SQLite all chats
-wait for it.
+Where only conversations have changed, they are read and measured before the transaction: on SQLite all chats wait for that.
 
 Conversations that were measured by an older definition come last, a bounded number in a batch. A process that knows
 only an older definition leaves newer measurements alone until their conversation changes, so two versions that run
@@ -38,12 +37,14 @@ from guanaco_server.feedback.changes import ChangedRating
 from guanaco_server.leaderboard.counting import queries
 from guanaco_server.leaderboard.counting.aggregate import Aggregate, Deltas, Key, UserKey, sum_of
 from guanaco_server.leaderboard.counting.conversations import (
+    ReadConversations,
     count_conversations,
     drop_deleted,
     drop_gone,
+    read_conversations,
 )
 from guanaco_server.leaderboard.counting.kept import KeptAggregates
-from guanaco_server.leaderboard.counting.measurement import Definitions, Visit
+from guanaco_server.leaderboard.counting.measurement import Definitions, Measurement, Visit
 from guanaco_server.leaderboard.counting.votes import (
     Recount,
     Vote,
@@ -56,6 +57,7 @@ from guanaco_server.leaderboard.counting.votes import (
 from guanaco_server.leaderboard.flags import queries as flag_queries
 from guanaco_server.leaderboard.flags.rules import Owner, slot_at, times_of
 from guanaco_server.leaderboard.tables import CorrectionRow, CountedWindowRow, ScoreRow
+from guanaco_server.runtime import threads
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import SubmissionService
 
@@ -85,10 +87,12 @@ class CountedBatch:
 
 
 class _Changed(NamedTuple):
-    """Conversations that have changed, and some that were measured by an older definition."""
+    """Conversations that have changed, and some that were measured by an older definition, as they were read and measured."""
 
     ids: Sequence[str]
     outdated: Sequence[str]
+    read: ReadConversations
+    measured: Mapping[str, Measurement]
 
 
 class ScoreCounter:
@@ -143,16 +147,18 @@ class ScoreCounter:
         return counted
 
     async def _changed(self, windows: Mapping[str, VotingWindow]) -> _Changed | None:
-        """Return the conversations that wait to be measured; None where anything else waits as well."""
+        """Measure the conversations that wait for it, before the transaction for which chats wait on SQLite; None where anything else waits as well."""
         async with self._database.read() as session:
             if await _has_votes(session):
                 return None
             if _new_windows(await queries.counted_windows(session), windows):
                 return None
             changed = await chat_records.changed(session, self._limit)
-            return _Changed(
-                changed, await queries.outdated(session, self._definitions.version, OUTDATED)
-            )
+            outdated = await queries.outdated(session, self._definitions.version, OUTDATED)
+            found = await chat_records.recorded(session, {*changed, *outdated})
+            read = await read_conversations(session, found)
+        measured = await threads.BACKGROUND.run(read.measured, self._definitions)
+        return _Changed(changed, outdated, read, measured)
 
     async def forget_users(self, session: AsyncSession, user_keys: Collection[str]) -> None:
         """Delete every row that names these users, within the transaction that erases what they wrote."""
@@ -249,7 +255,8 @@ class _Batch:
         ratings = [rating for rating in found if rating.conversation_id in there]
         recount = await self._begin_recount(recounts)
         await self._correct(corrections, recount)
-        await count_conversations(session, conversations, self._definitions, self._deltas)
+        read = await read_conversations(session, conversations)
+        await self._count(conversations, read.measured(self._definitions))
         await count_votes(session, ratings, recount, self._context, self._deltas)
         aggregates = await self._write_aggregates(recounts)
         if ratings:
@@ -264,13 +271,19 @@ class _Batch:
         )
 
     async def measure(self, changed: _Changed) -> CountedBatch:
-        """Count conversations, and nothing else."""
-        found = await self._recorded(changed.ids, changed.outdated)
-        await count_conversations(self._session, found, self._definitions, self._deltas)
+        """Count conversations, and nothing else. One that was written since it was read is left for the next batch."""
+        recorded = await self._recorded(changed.ids, changed.outdated)
+        found = [one for one in recorded if one.message_count == changed.read.counts.get(one.id)]
+        await self._count(found, changed.measured)
         aggregates = await self._write_aggregates(())
         await chat_records.note_measured(self._session, found)
         is_all = len(changed.ids) < self._limit
         return CountedBatch(self._version, len(found), is_all, self._deltas.votes, aggregates)
+
+    async def _count(
+        self, found: Collection[RecordedConversation], measured: Mapping[str, Measurement]
+    ) -> None:
+        await count_conversations(self._session, found, measured, self._definitions, self._deltas)
 
     async def _recorded(
         self, wanted: Collection[str], outdated: Collection[str]
