@@ -56,7 +56,7 @@ def main() -> None:
         metavar="FOLDER",
         type=Path,
         help="keep the filled and counted database in this folder, and measure on a copy of it; a later run takes what it finds "
-        "there, so its counting and its first ranking are those of the code that made it",
+        "there, or goes on counting, so the figures of counting and of the first ranking are those of the code that counted",
     )
     parser.add_argument("--follow", metavar="URL", help="(the second process) run the score loop")
     options = parser.parse_args()
@@ -66,7 +66,10 @@ def main() -> None:
     with ExitStack() as stack:
         if options.kept is None:
             server = stack.enter_context(running_server())
-            made = asyncio.run(prepare(server, options.submissions, options.ratings))
+            made: dict[str, object] = {
+                **asyncio.run(fill_new(server, options.submissions, options.ratings)),
+                **asyncio.run(count(server)),
+            }
         else:
             made = kept(options.kept, options.submissions, options.ratings)
             copy = Path(stack.enter_context(TemporaryDirectory(prefix="guanaco-feedback-")))
@@ -80,40 +83,47 @@ def main() -> None:
 
 
 def kept(folder: Path, submissions: int, ratings: int) -> dict[str, object]:
-    """Fill and count a database in this folder, unless one is there; return the figures of who did it."""
-    note = folder / "made.json"
-    if not note.exists():
-        if folder.exists():
-            raise SystemExit(
-                f"{folder} has no finished database: delete it, or name another folder."
-            )
+    """Fill and count a database in this folder, as far as that is not done; return the figures of who did it."""
+    filled, counted = folder / "filled.json", folder / "counted.json"
+    if folder.exists() and not filled.exists():
+        raise SystemExit(f"{folder} has no filled database: delete it, or name another folder.")
+    if not counted.exists():
         with kept_server(folder) as server:
-            made = asyncio.run(prepare(server, submissions, ratings))
-        note.write_text(json.dumps(made))
-    found: dict[str, object] = json.loads(note.read_text())
-    if (found["submissions"], found["ratings"]) != (submissions, ratings):
+            if not filled.exists():
+                size = asyncio.run(fill_new(server, submissions, ratings))
+                filled.write_text(json.dumps(size))
+            figures = asyncio.run(count(server))
+        counted.write_text(json.dumps(figures))
+    size = json.loads(filled.read_text())
+    if size != {"submissions": submissions, "ratings": ratings}:
         raise SystemExit(
-            f"{folder} has {found['ratings']:,} ratings of {found['submissions']:,} submissions."
+            f"{folder} has {size['ratings']:,} ratings of {size['submissions']:,} submissions."
         )
-    return found
+    return size | json.loads(counted.read_text())
 
 
-async def prepare(server: PostgresServer, submissions: int, ratings: int) -> dict[str, object]:
-    """Fill, count and rank."""
+async def fill_new(server: PostgresServer, submissions: int, ratings: int) -> dict[str, int]:
     world = RealTimeWorld(Database(server.url(server.create(name=NAME))))
     await upgrade(world.database)
     fresh = CALLERS * 200 + int(LOAD_S * LOAD_PER_S * 1.2)
     say(f"filling {ratings:,} ratings of {submissions:,} submissions")
     await fill(world.database, submissions, ratings, fresh)
     await world.competitions.put("open", rules(world))
+    await world.database.close()
+    return {"submissions": submissions, "ratings": ratings}
+
+
+async def count(server: PostgresServer) -> dict[str, object]:
+    """Count all that waits, and rank."""
+    world = RealTimeWorld(Database(server.url(NAME)))
+    async with world.database.read() as session:
+        waiting = await session.scalar(text("SELECT count(*) FROM feedback WHERE NOT is_counted"))
     caught_up_s = await timed(lambda: catch_up(world))
     ranked_s = await timed(lambda: publish(world))
     say(f"counted in {caught_up_s:.0f} s, ranked in {ranked_s:.1f} s")
     await world.database.close()
     return {
-        "submissions": submissions,
-        "ratings": ratings,
-        "counted_per_s": round(ratings / caught_up_s),
+        "counted_per_s": round(int(waiting or 0) / caught_up_s),
         "first_ranking_s": round(ranked_s, 2),
     }
 
