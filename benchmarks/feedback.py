@@ -90,16 +90,16 @@ def kept(folder: Path, submissions: int, ratings: int) -> dict[str, object]:
     if not counted.exists():
         with kept_server(folder) as server:
             if not filled.exists():
-                size = asyncio.run(fill_new(server, submissions, ratings))
-                filled.write_text(json.dumps(size))
+                made = asyncio.run(fill_new(server, submissions, ratings))
+                filled.write_text(json.dumps(made))
             figures = asyncio.run(count(server))
         counted.write_text(json.dumps(figures))
-    size = json.loads(filled.read_text())
+    size: dict[str, int] = json.loads(filled.read_text())
     if size != {"submissions": submissions, "ratings": ratings}:
         raise SystemExit(
             f"{folder} has {size['ratings']:,} ratings of {size['submissions']:,} submissions."
         )
-    return size | json.loads(counted.read_text())
+    return {**size, **json.loads(counted.read_text())}
 
 
 async def fill_new(server: PostgresServer, submissions: int, ratings: int) -> dict[str, int]:
