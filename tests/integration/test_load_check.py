@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from guanaco.prompts import PromptFormatter
 from guanaco.submissions import GenerationParams, Outcome, Stage, Status, StressReport
@@ -14,10 +15,12 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.engines.specs import deployment_name
 from guanaco_server.deployments.model_servers.memory import Script
 from guanaco_server.deployments.model_servers.model_server import ServerLoad
+from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.submissions.pipeline import runner
 from guanaco_server.submissions.pipeline.records import PipelineRun
 from guanaco_server.submissions.tables import SubmissionRow
 from tests.fixtures.pipeline import ID, KEY, RUN, PipelineWorld, tiny_files
+from tests.fixtures.world import eventually
 
 SECOND = PipelineRun("acme-tiny_v2", 1)
 REQUESTS = 8
@@ -138,6 +141,43 @@ async def test_server_killed_during_the_check_is_not_the_developers_fault(
     report = await world.submissions.stress_report(world.developer, SECOND.submission_id)
     assert report.is_passed
     assert world.deployments.replicas(SECOND.submission_id) != (endpoint,)
+
+
+async def note_phase(world: Checked, run: PipelineRun, phase: Phase) -> None:
+    row = update(DeploymentRow).where(DeploymentRow.submission_id == run.submission_id)
+    async with world.database.write() as session:
+        await session.execute(row.values(phase=phase))
+
+
+async def test_checks_of_an_engine_are_one_at_a_time(world: Checked) -> None:
+    """The second is ready in the middle of the first one's load, which then shares the server, and whose load is reused."""
+    third = PipelineRun("acme-tiny_v3", 1)
+
+    async def has_asked() -> bool:
+        return bool(world.model_server.generations)
+
+    for run in (SECOND, third):
+        await world.submit(run, params=GenerationParams(best_of=2))
+        assert await world.runner.run(run, Stage.DEPLOY) is Outcome.DONE
+    for run in (RUN, third):
+        await note_phase(world, run, Phase.STARTING)
+    go_on = asyncio.Event()
+    world.model_server.scripts = [Script(go_on=go_on), Script()]
+    world.model_server.generations.clear()
+    begun = asyncio.create_task(world.runner.run(SECOND, Stage.STRESS))
+    await eventually(has_asked)
+    await note_phase(world, third, Phase.READY)
+    other = asyncio.create_task(world.runner.run(third, Stage.STRESS))
+    go_on.set()
+    assert await asyncio.gather(begun, other) == [Outcome.DONE] * 2
+    first, second = [
+        await world.submissions.stress_report(world.developer, run.submission_id)
+        for run in (SECOND, third)
+    ]
+    assert first.beside is not None
+    assert first.beside.submissions == 1
+    assert second.reused is not None
+    assert second.reused.submission_id == SECOND.submission_id
 
 
 BROKEN = Script(fault="The model server cannot be reached or broke off.")

@@ -31,6 +31,7 @@ from guanaco_server.scaling.admission import is_rated, tenants_of
 from guanaco_server.scaling.usage import DeploymentUsage, Ownership
 from guanaco_server.stress.service import SCORED_AT_ONCE, LoadPlan, StressService
 from guanaco_server.stress.verdict import Thresholds
+from tests.fixtures.checked_server import unshared
 from tests.fixtures.repos import base_repo, safetensors
 from tests.fixtures.reward_repos import make_reward_repo
 
@@ -223,7 +224,9 @@ async def test_the_stress_check_asks_a_reward_model_what_replies_will(
     server.reward_delay_s = delay_s
     thresholds = Thresholds(1, 1, 1, 0.0)
     stress = StressService(server, FixedClock(), LoadPlan(100, 0.05, 5), thresholds, 0.15)
-    report = await stress.check_reward("memory://judge", "judge_v1", ["Hi", "Ho"], "ada's")
+    report = await stress.check_reward(
+        unshared("memory://judge"), "judge_v1", ["Hi", "Ho"], "ada's"
+    )
     assert (report.errors, report.is_passed) == (0, is_passed)
     assert report.requests == 5 or not is_passed, "a hopeless load is given up early"
     assert (report.ttft_ms, report.e2e_ms is not None) == (None, True)

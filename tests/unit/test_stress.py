@@ -26,6 +26,7 @@ from guanaco_server.stress.load import Load, RequestResult, arrivals, measure_re
 from guanaco_server.stress.service import BEHIND, SLOWER, LoadPlan, StressService
 from guanaco_server.stress.verdict import Thresholds, is_certain_to_fail, judge, percentiles
 from guanaco_server.submissions.pipeline.checks.load import on_its_machine
+from tests.fixtures.checked_server import unshared
 
 THRESHOLDS = Thresholds(100, 50, 1_000, 0.1)
 GOOD = RequestResult(output_tokens=5, ttft_ms=10, tpot_ms=2, e2e_ms=20)
@@ -178,9 +179,8 @@ async def checked(
     server, others = MemoryModelServer(), beside or {}
     server.loads |= others
     stress = StressService(server, FixedClock(), plan, thresholds, 1)
-    return await stress.check(
-        "memory://x", "x", ["Hi"], GenerationParams(), "salt", others=list(others)
-    )
+    checked_server = unshared("memory://x", *others)
+    return await stress.check(checked_server, "x", ["Hi"], GenerationParams(), "salt")
 
 
 @pytest.mark.slow

@@ -314,6 +314,7 @@ def build_rooms(
         characters=characters.service,
         options=web_options,
     )
+    exclusive = workers.workers.holding if settings.role == "worker" else _alone
     artifacts = build_artifacts(
         database,
         clock,
@@ -321,7 +322,7 @@ def build_rooms(
         compute,
         configs=configs,
         needed_keys=submissions.service.catalog.needed_artifacts,
-        exclusive=workers.workers.holding if settings.role == "worker" else _alone,
+        exclusive=exclusive,
         metrics=metrics,
         settings=settings,
     )
@@ -349,6 +350,7 @@ def build_rooms(
         take_place=gateway.checks.take,
         queue_for=competitions.service.queue_for,
         list_workers=workers.workers.list_known if settings.role == "worker" else _nobody,
+        exclusive=exclusive,
         metrics=metrics,
         settings=settings,
     )
@@ -429,7 +431,7 @@ def _folders(settings: Settings) -> tuple[Path, ...]:
 
 
 def _alone(_name: str) -> AbstractAsyncContextManager[None]:
-    """Exclude nobody: no other process makes artifacts for this database."""
+    """Exclude nobody: no other process works on this database's submissions."""
     return nullcontext()
 
 

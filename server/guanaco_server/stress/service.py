@@ -34,7 +34,7 @@ from guanaco_server.stress.load import (
     run_in_turn,
     run_load,
 )
-from guanaco_server.stress.sharing import BesideLoad, KnownLoad, SharedEngine
+from guanaco_server.stress.sharing import BesideLoad, CheckedServer, KnownLoad
 from guanaco_server.stress.verdict import (
     KNEE,
     Thresholds,
@@ -86,53 +86,42 @@ class StressService:
 
     async def check(
         self,
-        endpoint: str,
+        server: CheckedServer,
         model: str,
         prompts: Sequence[str],
         params: GenerationParams,
         cache_salt: str,
-        shared: SharedEngine | None = None,
-        others: Sequence[str] = (),
     ) -> StressReport:
-        """``others`` are the endpoints of other model servers on the same machine."""
-
         async def measure(prompt: str, due: float) -> RequestResult:
             generation = Generation(model, prompt, params, cache_salt=cache_salt)
-            return await measure_reply(self._model_server, endpoint, generation, due)
+            return await measure_reply(self._model_server, server.endpoint, generation, due)
 
-        beside = BesideLoad(self._model_server, endpoint, shared, others)
-        return await self._checked(beside, measure, prompts, self._thresholds, shared)
+        return await self._checked(server, measure, prompts, self._thresholds)
 
     async def check_reward(
-        self,
-        endpoint: str,
-        model: str,
-        prompts: Sequence[str],
-        cache_salt: str,
-        shared: SharedEngine | None = None,
-        others: Sequence[str] = (),
+        self, server: CheckedServer, model: str, prompts: Sequence[str], cache_salt: str
     ) -> StressReport:
         """Each request scores the candidates of one reply."""
 
         async def measure(prompt: str, due: float) -> RequestResult:
             texts = [prompt + candidate for candidate in CANDIDATES]
-            return await measure_scores(self._model_server, endpoint, model, texts, cache_salt, due)
+            return await measure_scores(
+                self._model_server, server.endpoint, model, texts, cache_salt, due
+            )
 
-        beside = BesideLoad(self._model_server, endpoint, shared, others)
-        return await self._checked(beside, measure, prompts, self._reward_thresholds, shared)
+        return await self._checked(server, measure, prompts, self._reward_thresholds)
 
     async def _checked(
         self,
-        beside: BesideLoad,
+        server: CheckedServer,
         measure: Measure,
         prompts: Sequence[str],
         thresholds: Thresholds,
-        shared: SharedEngine | None,
     ) -> StressReport:
+        beside = BesideLoad(self._model_server, server)
         check = _Check(beside.placed(measure), prompts, thresholds, self._clock)
         async with beside.watched():
-            known = shared.known if shared else None
-            report = await check.own_requests(known) if known else None
+            report = await check.own_requests(server.known) if server.known else None
             if report is None:
                 report = await self._loaded(check, beside)
         if beside.is_alone:

@@ -2,14 +2,14 @@
 
 At a server that is shared, its requests are within the fair share of its submission.
 
-Its requests take places as users' turns do, so that what others ask is not disturbed. The load is sent only where no submission
-of the same engine has passed one lately that asked as much of a request; else a few requests of its own are enough.
+From the moment that others use the server too, its requests take places as users' turns do, so that what others ask is not disturbed.
+The load is sent only where no submission of the same engine has passed one lately that asked as much of a request; else a few requests of its own are enough.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 
@@ -31,59 +31,54 @@ class KnownLoad:
 
 
 @dataclass(frozen=True)
-class SharedEngine:
-    """``submissions`` others use the engine; a request is sent once ``take_place`` has given it a place."""
+class CheckedServer:
+    """The model server that is checked, and who is beside the check, which may change meanwhile.
 
-    submissions: int
+    ``count_sharers`` counts the other submissions that use it. To share it, a request waits until ``take_place`` has given it a place.
+    ``neighbours`` are the endpoints of the machine's other model servers.
+    """
+
+    endpoint: str
     take_place: TakePlace
+    count_sharers: Callable[[], Awaitable[int]]
+    neighbours: Callable[[], Collection[str]]
     known: KnownLoad | None = None
 
 
 class BesideLoad:
     """Counts what others ask of the model server during a check, and which others of the machine are asked at all."""
 
-    def __init__(
-        self,
-        model_server: ModelServer,
-        endpoint: str,
-        shared: SharedEngine | None,
-        others: Sequence[str] = (),
-    ) -> None:
-        """``others`` are the endpoints of the machine's other model servers."""
+    def __init__(self, model_server: ModelServer, server: CheckedServer) -> None:
         self._model_server = model_server
-        self._endpoint = endpoint
-        self._shared = shared
-        self._others = others
+        self._server = server
         self._own = 0
+        self._sharers = 0
         self._seen: list[int] = []
         self._busy: set[str] = set()
 
     @property
     def is_alone(self) -> bool:
-        """True if nobody else uses the server, and nobody was seen to use another one of the machine."""
-        return self._shared is None and not self._busy
+        """True if nobody else was seen to use the server, or to ask another one of the machine."""
+        return self._sharers == 0 and not self._busy
 
     def placed(self, measure: Measure) -> Measure:
-        """Return the measurement of a request that waits for its place first. The wait counts, as it does for users."""
-        if self._shared is None:
-            return measure
-        take_place = self._shared.take_place
+        """Return the measurement of a request that waits for its place first, where others use the server. The wait counts, as it does for users."""
 
         async def measure_placed(prompt: str, due: float) -> RequestResult:
-            with await take_place():
-                self._own += 1
-                try:
-                    return await measure(prompt, due)
-                finally:
-                    self._own -= 1
+            if self._sharers == 0:
+                return await self._counted(measure, prompt, due)
+            with await self._server.take_place():
+                return await self._counted(measure, prompt, due)
 
         return measure_placed
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
+        await self._count()
         watching = asyncio.create_task(self._watch())
         try:
             yield
+            await self._count()
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
@@ -91,31 +86,42 @@ class BesideLoad:
     def to_contract(self) -> StressBeside:
         seen = self._seen or [0]
         return StressBeside(
-            submissions=self._shared.submissions if self._shared else 0,
+            submissions=self._sharers,
             mean=sum(seen) / len(seen),
             most=max(seen),
             servers=len(self._busy),
         )
 
+    async def _counted(self, measure: Measure, prompt: str, due: float) -> RequestResult:
+        self._own += 1
+        try:
+            return await measure(prompt, due)
+        finally:
+            self._own -= 1
+
     async def _watch(self) -> None:
         while True:
-            if self._shared is not None:
+            await self._count()
+            if self._sharers:
                 await self._look_at_own()
-            for other in self._others:
-                await self._look_at(other)
+            for neighbour in self._server.neighbours():
+                await self._look_at(neighbour)
             await asyncio.sleep(LOOK_S)
+
+    async def _count(self) -> None:
+        self._sharers = max(self._sharers, await self._server.count_sharers())
 
     async def _look_at_own(self) -> None:
         own = self._own
         with suppress(ModelServerFault):
-            load = await self._model_server.load(self._endpoint)
+            load = await self._model_server.load(self._server.endpoint)
             own = max(own, self._own)
             self._seen.append(max(0, load.running + load.waiting - own))
 
-    async def _look_at(self, other: str) -> None:
-        if other in self._busy:
+    async def _look_at(self, neighbour: str) -> None:
+        if neighbour in self._busy:
             return
         with suppress(ModelServerFault):
-            load = await self._model_server.load(other)
+            load = await self._model_server.load(neighbour)
             if load.running or load.waiting:
-                self._busy.add(other)
+                self._busy.add(neighbour)

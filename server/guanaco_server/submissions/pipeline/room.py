@@ -9,7 +9,7 @@ from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.artifacts.checking.checks import CheckLimits
 from guanaco_server.artifacts.checking.configs import ArtifactConfigs
 from guanaco_server.artifacts.hub.hub import Hub
-from guanaco_server.artifacts.service import ArtifactService
+from guanaco_server.artifacts.service import ArtifactService, Exclusive
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.costs.service import CostService
 from guanaco_server.database.database import Database
@@ -95,6 +95,7 @@ def build_pipeline(
     take_place: TakePlace,
     queue_for: QueueFor,
     list_workers: ListWorkers,
+    exclusive: Exclusive,
     metrics: Metrics,
     settings: Settings,
 ) -> PipelineRoom:
@@ -155,6 +156,7 @@ def build_pipeline(
             stress,
             take_place,
             MergeCheck(records, deployments, model_server, text, take_place),
+            exclusive,
         ),
         adapters=adapters,
     )

@@ -1,15 +1,17 @@
 """The stress check of a submission: a load of its own, or one that a submission of the same engine has passed lately.
 
 alone on its engine              a load, and the knee unless other model servers of the machine answer requests meanwhile
-others use the engine            its requests take places as users' turns do (stress/sharing.py)
+others use the engine            its requests take places as users' turns do (stress/sharing.py), from when they do
   one of them passed lately,     a few requests of its own, with its prompts and parameters; if these keep to every
   and asked as much of a request limit, the figures are that one's, and the report says so
+a load is sent to the engine      it is waited for: it may then be known
 the server went away meanwhile   no verdict: the stage begins again once it is back
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -19,6 +21,7 @@ from urllib.parse import urlsplit
 
 from guanaco.errors import ModelServerLost
 from guanaco.submissions import Stage, StressReport, Submission, SubmissionKind
+from guanaco_server.artifacts.service import Exclusive
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.model_servers.model_server import cache_salt_of
 from guanaco_server.deployments.service import DeploymentService
@@ -26,7 +29,7 @@ from guanaco_server.prompts.service import PromptService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.stress.conversations import Prompted, conversation_prompts
 from guanaco_server.stress.service import SCORED_AT_ONCE, StressService
-from guanaco_server.stress.sharing import KnownLoad, SharedEngine
+from guanaco_server.stress.sharing import CheckedServer, KnownLoad
 from guanaco_server.submissions.pipeline.checks.merge import MergeCheck
 from guanaco_server.submissions.pipeline.checks.places import TakePlace
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
@@ -38,6 +41,7 @@ REUSED_FOR_S = (
     86_400  # the same bytes on the same kind of machine answer tomorrow as they did today
 )
 LOST_LOOKS = 12
+LONGEST_NAME = 128  # of a lease
 LOOK_S = 0.25  # the reconciler looks each second
 
 
@@ -53,7 +57,11 @@ class LoadCheck:
         stress: StressService,
         take_place: TakePlace,
         merge: MergeCheck,
+        exclusive: Exclusive,
     ) -> None:
+        """``exclusive`` keeps other processes from checking the same engine."""
+        self._exclusive = exclusive
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._merge = merge
         self._database = database
         self._clock = clock
@@ -65,16 +73,25 @@ class LoadCheck:
         self._take_place = take_place
 
     async def run(self, run: PipelineRun, submission: Submission) -> StressReport:
-        """Check the load. ModelServerLost if the server went away meanwhile."""
+        """Check the load; an engine gets one load at a time. ModelServerLost if the server went away meanwhile."""
         endpoint = await self._server_start.require_ready(run)
-        key = await self._records.deployment_key(run)
+        server = await self._server(run, endpoint, submission)
+        if server.known is None:
+            key = await self._records.deployment_key(run)
+            deployment = await self._deployments.find(key)
+            engine = deployment.server_key if deployment is not None else key
+            async with self._locks[engine], self._exclusive(f"stress-{engine}"[:LONGEST_NAME]):
+                server = await self._server(run, endpoint, submission)
+                if server.known is None:
+                    return await self._report(run, submission, server)
+        return await self._report(run, submission, server)
+
+    async def _report(
+        self, run: PipelineRun, submission: Submission, server: CheckedServer
+    ) -> StressReport:
+        key, endpoint = await self._records.deployment_key(run), server.endpoint
         since = await self._deployments.ready_since(key, endpoint)
-        ready_on_same_engine = await self._deployments.ready_on_same_engine(key)
-        shared = None
-        if ready_on_same_engine:
-            known = await self._known_load(submission, ready_on_same_engine)
-            shared = SharedEngine(len(ready_on_same_engine), partial(self._take_place, key), known)
-        report = await self._checked(run, submission, endpoint, shared)
+        report = await self._checked(run, submission, server)
         if report.errors and await self._is_lost(key, endpoint, since):
             raise ModelServerLost(
                 "The model server went away during the stress check, which says nothing of the model.",
@@ -85,11 +102,7 @@ class LoadCheck:
         return report.model_copy(update=facts)
 
     async def _checked(
-        self,
-        run: PipelineRun,
-        submission: Submission,
-        endpoint: str,
-        shared: SharedEngine | None,
+        self, run: PipelineRun, submission: Submission, server: CheckedServer
     ) -> StressReport:
         assert submission.artifact_key is not None, "the serialize stage is done"
         is_reward = submission.kind is SubmissionKind.REWARD
@@ -102,18 +115,31 @@ class LoadCheck:
         )
         what = f"requests to score {SCORED_AT_ONCE} candidates" if is_reward else "requests"
         message = f"Sending {plan.requests} {what}, at {plan.rate:g} a second or more."
-        if shared is not None and shared.known is not None:
-            whose = shared.known.submission_id or "another developer's submission"
+        if server.known is not None:
+            whose = server.known.submission_id or "another developer's submission"
             message = f"The load that {whose} passed on the same model server is not sent again; some {what} of its own are."
         await self._records.log(run, Stage.STRESS, message)
         model = self._deployments.model_name(await self._records.deployment_key(run))
         salt = cache_salt_of(submission.developer)
-        others = on_its_machine(endpoint, self._deployments.all_replicas())
         if is_reward:
-            return await self._stress.check_reward(endpoint, model, prompts, salt, shared, others)
-        return await self._stress.check(
-            endpoint, model, prompts, submission.params, salt, shared, others
-        )
+            return await self._stress.check_reward(server, model, prompts, salt)
+        return await self._stress.check(server, model, prompts, submission.params, salt)
+
+    async def _server(
+        self, run: PipelineRun, endpoint: str, submission: Submission
+    ) -> CheckedServer:
+        key = await self._records.deployment_key(run)
+
+        async def count_sharers() -> int:
+            return len(await self._deployments.ready_on_same_engine(key))
+
+        def neighbours() -> list[str]:
+            return on_its_machine(endpoint, self._deployments.all_replicas())
+
+        sharers = await self._deployments.ready_on_same_engine(key)
+        known = await self._known_load(submission, sharers) if sharers else None
+        take_place = partial(self._take_place, key)
+        return CheckedServer(endpoint, take_place, count_sharers, neighbours, known)
 
     async def _known_load(
         self, submission: Submission, ready_on_same_engine: Sequence[tuple[str, int]]
