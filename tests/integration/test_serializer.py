@@ -109,6 +109,16 @@ async def test_shards_and_tensors_of_many_pieces_keep_their_bytes(
     ] == [3, 1, 1]
 
 
+async def test_a_chat_template_is_tried_out_and_stored(
+    hub: RoughHub, store: LocalStore, tmp_path: Path
+) -> None:
+    """The confined job may write to its own folder alone, and the child that tries the template out says what it found."""
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    (hub.root / REPO / "chat_template.jinja").write_text(template)
+    await make_artifact(store, job_for(hub))
+    assert (tmp_path / "artifacts" / KEY / "chat_template.jinja").read_text() == template
+
+
 async def test_an_adapter_is_merged_and_brings_its_own_tokenizer(
     hub: RoughHub, store: LocalStore, tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
+from guanaco_server.confinement.packages import linked_packages
 from guanaco_server.confinement.profiles import confine_checker, confine_computation
 
 MAX_WORDS_BYTES = 10_000
@@ -60,14 +61,20 @@ class StartChild(Protocol):
 
 
 def run(module: str, folder: Path, limits: ProcessLimits) -> str | None:
-    """Return why the child refuses the folder's content, as the end of a sentence; None if it does not."""
-    with tempfile.TemporaryFile() as words:
+    """Return why the child refuses the folder's content, as the end of a sentence; None if it does not.
+
+    The caller may be confined. It needs the folder around this one for itself, and /dev/null.
+    """
+    around = folder.absolute().parent
+    with linked_packages(around) as links, tempfile.TemporaryFile(dir=around) as words:
+        environment = child_environment()
+        paths = [links, *filter(None, [environment.get("PYTHONPATH")])]
         process = subprocess.Popen(
             [sys.executable, "-s", "-P", "-m", module, str(folder.absolute())],
             stdin=subprocess.DEVNULL,
             stdout=words,
             stderr=subprocess.DEVNULL,
-            env=child_environment(),
+            env=environment | {"PYTHONPATH": os.pathsep.join(paths)},
         )
         try:
             status = process.wait(limits.wall_s)

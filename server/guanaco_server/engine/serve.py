@@ -26,10 +26,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import guanaco
-import guanaco_server
 from guanaco_server.confinement.environment import hide_secrets
 from guanaco_server.confinement.landlock import Access
+from guanaco_server.confinement.packages import linked_packages
 from guanaco_server.confinement.profiles import SYSTEM_PROGRAMS, confine_program, ports_of
 from guanaco_server.engine import lifeline
 from guanaco_server.engine.adapters import LORA_MODULES, HeldAdapters
@@ -126,11 +125,7 @@ def traces_to(further: Sequence[str]) -> list[str]:
 @contextmanager
 def _findable_packages() -> Iterator[None]:
     """Put links to our packages first on the path: a process that vLLM spawns may not list a checkout to find them."""
-    with tempfile.TemporaryDirectory(
-        prefix="guanaco-packages-", ignore_cleanup_errors=True
-    ) as links:
-        for package in (guanaco, guanaco_server):
-            Path(links, package.__name__).symlink_to(Path(str(package.__file__)).parent)
+    with linked_packages() as links:
         sys.path.insert(0, links)
         yield
 

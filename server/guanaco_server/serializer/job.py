@@ -74,7 +74,7 @@ def read_task(url: str) -> SerializerTask:
 
 
 def access_of(task: SerializerTask, scratch: Path) -> Access:
-    """Return the job's own two folders, and the ports of the Hub, of what it redirects to, and of the store."""
+    """Return the job's own two folders, /dev/null, and the ports of the Hub, of what it redirects to, and of the store."""
     upload = task.upload
     urls = (task.hub_endpoint, *upload.part_urls[:1], *upload.put_urls.values())
     watched = lifeline.named()
@@ -82,6 +82,7 @@ def access_of(task: SerializerTask, scratch: Path) -> Access:
         reads=(watched,) if watched else (),
         writes=(scratch, Path(upload.folder)) if upload.folder else (scratch,),
         tidies=(scratch.parent,),
+        devices=(Path(os.devnull),),  # of the children that try out templates and tokenizers
         connects=ports_of("https:", *urls),
     )
 
