@@ -2,7 +2,7 @@
 
 start    no server runs and nothing is imported yet: the first submission after the platform's start
 unknown  a shape that no server has: a server is forked from the process that has imported vLLM
-known    a hot server of the shape, whose submission sleeps, takes the new one's weights
+known    a hot server of the shape, whose submission sleeps, takes the weights of another person's model of the same kind
 shared   the artifact is served already: another temperature of the same repo
 """
 
@@ -23,7 +23,11 @@ from guanaco.bots import BOTS
 from guanaco.submissions import GenerationParams, Stage, Status, Submission
 from guanaco_server.demo.hub_server import LocalHub
 from guanaco_server.demo.tiny_repo import INTERMEDIATE
-from tests.fixtures.named_models import make_named_repo, spoken_tokens
+from tests.fixtures.named_models import (
+    make_named_repo,
+    save_as_another_trainer,
+    spoken_tokens,
+)
 from tests.fixtures.up import Up
 
 PARAMS = GenerationParams(temperature=0, max_output_tokens=12, stopping_words=[])
@@ -67,7 +71,8 @@ class Repos:
         self._tokens: Iterator[int] = iter(spoken_tokens())
         self._count = 0
 
-    def make(self, shape: int) -> str:
+    def make(self, shape: int, *, by_another: bool = False) -> str:
+        """Write one of this shape; ``by_another`` person, whose small files are other ones."""
         self._count += 1
         repo = f"acme/named{self._count}"
         make_named_repo(
@@ -76,6 +81,8 @@ class Repos:
             intermediate=INTERMEDIATE + shape * SHAPE_STEP,
             then=next(self._tokens),
         )
+        if by_another:
+            save_as_another_trainer(self._hub / repo)
         return repo
 
 
@@ -115,7 +122,7 @@ def _round(up: Up, repos: Repos, number: int) -> Iterator[tuple[str, Trip]]:
     client, app = up.client(Role.DEVELOPER, "ada"), up.client(Role.BACKEND, "app")
     shape = 2 * number
     for path, of_shape in (("start", shape), ("unknown", shape + 1), ("known", shape + 1)):
-        repo = repos.make(of_shape)
+        repo = repos.make(of_shape, by_another=path == "known")
         trip, made = _travel(client, app, repo)
         assert trip.is_by_swap == (path == "known"), f"{path} went another way"
         yield path, trip

@@ -26,6 +26,7 @@ from tests.fixtures.named_models import (
     TIED_QWEN2,
     Family,
     make_named_repo,
+    save_as_another_trainer,
 )
 from tests.fixtures.serializer_jobs import job_for, make_artifact, source_of
 from tests.fixtures.swapping import Servers, servers
@@ -79,7 +80,7 @@ async def bench_shapes(
 async def _make_artifacts(
     folder: Path, store: LocalStore, rows: Sequence[Row]
 ) -> dict[str, list[str]]:
-    """Two artifacts of each row's shape; their keys by row."""
+    """Two artifacts of each row's shape, which two people saved; their keys by row."""
     keys: dict[str, list[str]] = {}
     with LocalHub(folder / "hub") as hub:
         for number, row in enumerate(rows):
@@ -87,6 +88,8 @@ async def _make_artifacts(
             for token in TOKENS:
                 repo, key = f"acme/m{number}-{token}", f"{number:02x}{token:04x}".ljust(64, "0")
                 make_named_repo(folder / "hub" / repo, token, row.family)
+                if token == TOKENS[1]:
+                    save_as_another_trainer(folder / "hub" / repo)
                 await make_artifact(store, job_for(hub, key=key, model=source_of(hub, repo)))
                 keys[row.name].append(key)
     return keys

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from guanaco_server.engine.adapters import HeldAdapters
+from guanaco_server.engine.artifacts.errors import DamagedArtifactError
 from guanaco_server.engine.artifacts.source import ArtifactSource, ModelFolder
 from guanaco_server.engine.control import (
     KEEPS_NOTHING,
@@ -32,19 +33,30 @@ from guanaco_server.engine.control import (
 from guanaco_server.formats.control import ARTIFACT_HEADER, SLEEP_PATH
 from tests.fixtures.artifacts import random_tensors, write_artifact
 
-FIRST, SECOND, ADAPTER = "c" * 64, "d" * 64, "e" * 64
+FIRST, SECOND, ADAPTER, OTHERS = "c" * 64, "d" * 64, "e" * 64, "a" * 64
 CONFIG = {"config.json": json.dumps({"architectures": ["LlamaForCausalLM"]}).encode()}
 TOKEN = "the server's"
+OUT_OF_MEMORY = RuntimeError("out of memory")
 
 
 class ScriptedEngine:
-    def __init__(self, *, can_sleep: bool = True, fails: str = "") -> None:
+    def __init__(
+        self, *, can_sleep: bool = True, fails: str = "", error: Exception = OUT_OF_MEMORY
+    ) -> None:
         self.can_sleep = can_sleep
         self.fails = fails
+        self.error = error
         self.done: list[str] = []
 
-    async def load(self, source: ArtifactSource, found: ModelFolder) -> dict[str, float]:
-        self._do(f"load {source.key[0]}")
+    async def read_tokenizer(self, found: ModelFolder) -> str:
+        self._do(f"tokenizer {found.path.name[0]}")
+        return found.path.name
+
+    async def load(
+        self, source: ArtifactSource, found: ModelFolder, tokenizer: str | None
+    ) -> dict[str, float]:
+        assert tokenizer in (None, source.key)
+        self._do(f"load {source.key[0]}{' with its tokenizer' if tokenizer else ''}")
         return {}
 
     async def sleep(self, level: int) -> None:
@@ -59,7 +71,7 @@ class ScriptedEngine:
     def _do(self, what: str) -> None:
         self.done.append(what)
         if what == self.fails:
-            raise RuntimeError("out of memory")
+            raise self.error
 
 
 class ScriptedAdapters:
@@ -184,6 +196,41 @@ async def test_a_swap_forgets_the_adapters_of_the_model_before(
     assert (held.keys, adapters.held) == ([ADAPTER], [ADAPTER])
     await served.swap(swap_to(tmp_path, SECOND), ScriptedEngine(), adapters)
     assert (held.keys, adapters.held) == ([], [])
+
+
+@pytest.mark.parametrize("path", ["tokenizer.json", "generation_config.json"])
+async def test_a_swap_reads_the_tokenizer_only_where_files_differ(
+    served: ServedArtifact, tmp_path: Path, path: str
+) -> None:
+    engine = ScriptedEngine()
+    await served.swap(swap_to(tmp_path, SECOND), engine, NO_ADAPTERS)
+    assert engine.done == ["load d"]
+    write_artifact(tmp_path / OTHERS, random_tensors(8), {**CONFIG, path: b"{}"}, OTHERS)
+    for key in (OTHERS, SECOND):
+        await served.swap(swap_to(tmp_path, key), engine, NO_ADAPTERS)
+    assert engine.done[1:] == [
+        "tokenizer a", "load a with its tokenizer", "tokenizer d", "load d with its tokenizer",
+    ]  # fmt: skip
+
+
+async def test_a_tokenizer_that_cannot_be_read_changes_nothing(
+    served: ServedArtifact, tmp_path: Path
+) -> None:
+    write_artifact(tmp_path / OTHERS, random_tensors(8), {**CONFIG, "tokenizer.json": b""}, OTHERS)
+    engine = ScriptedEngine(fails="tokenizer a", error=DamagedArtifactError("No tokenizer."))
+    with pytest.raises(SwapRefused, match="No tokenizer"):
+        await served.swap(swap_to(tmp_path, OTHERS), engine, NO_ADAPTERS)
+    assert served.accepts(FIRST)
+
+
+@pytest.mark.parametrize("config", [b"[]", b"{", b"[" * 100_000])
+async def test_a_config_that_cannot_be_read_changes_nothing(
+    served: ServedArtifact, tmp_path: Path, config: bytes
+) -> None:
+    write_artifact(tmp_path / OTHERS, random_tensors(8), {"config.json": config}, OTHERS)
+    with pytest.raises(SwapRefused, match=r"config\.json cannot be read"):
+        await served.swap(swap_to(tmp_path, OTHERS), ScriptedEngine(), NO_ADAPTERS)
+    assert served.accepts(FIRST)
 
 
 async def test_adapters_wait_for_the_artifact_under_them(

@@ -36,7 +36,11 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from guanaco_server.engine.adapters import AdapterEngine, HeldAdapters
-from guanaco_server.engine.artifacts.errors import AdapterUnusable, ArtifactError
+from guanaco_server.engine.artifacts.errors import (
+    AdapterUnusable,
+    ArtifactError,
+    DamagedArtifactError,
+)
 from guanaco_server.engine.artifacts.source import ArtifactSource, ModelFolder, read_manifest
 from guanaco_server.formats.control import (
     ADAPTERS_HEADER,
@@ -47,8 +51,11 @@ from guanaco_server.formats.control import (
     SWAP_PATH,
     WAKE_PATH,
 )
+from guanaco_server.formats.json_objects import parse_json_object
+from guanaco_server.formats.manifest import Manifest
 from guanaco_server.formats.shape import shape_of, swap_refusal
 
+CONFIG = "config.json"
 MAX_ORDER_BYTES = 1024**2
 OPEN_PATHS = frozenset(
     {"/health", "/metrics", "/ping", "/version", "/load"}
@@ -101,8 +108,17 @@ class Weights(Protocol):
         """Generate a token. Raises an error if it cannot."""
         ...
 
-    async def load(self, source: ArtifactSource, found: ModelFolder) -> dict[str, float]:
-        """Take the weights, forget what was computed with the old ones, and generate a token; return the seconds of each part."""
+    async def read_tokenizer(self, found: ModelFolder) -> Any:
+        """Return what ``load`` takes for a tokenizer, with the tokens that end a reply. ArtifactError if it cannot be used."""
+        ...
+
+    async def load(
+        self, source: ArtifactSource, found: ModelFolder, tokenizer: Any
+    ) -> dict[str, float]:
+        """Take the weights and the tokenizer, forget what was computed with the old ones, and generate a token; return the seconds of each part.
+
+        ``tokenizer`` is None where the one that is there stays.
+        """
         ...
 
 
@@ -169,7 +185,9 @@ class ServedArtifact:
         self.adapters = adapters
         self.key = source.key
         self.state = State.SERVING
-        self._shape = shape_of(read_manifest(found.path))
+        manifest = read_manifest(found.path)
+        self._shape = shape_of(manifest, _config(found))
+        self._small_files = _small_files(manifest)
         self._open_folder = open_folder
         self._quantization = quantization
         self._token = token.encode()
@@ -211,6 +229,11 @@ class ServedArtifact:
                 found = await asyncio.to_thread(self._open_matching, order.source, held)
                 parts = {"open_s": time.perf_counter() - began}
                 began = time.perf_counter()
+                small_files, tokenizer = _small_files(read_manifest(found.path)), None
+                if small_files != self._small_files:
+                    tokenizer = await weights.read_tokenizer(found)
+                parts["tokenizer_s"] = time.perf_counter() - began
+                began = time.perf_counter()
                 await self._drain(order.drain_s)
                 parts["drain_s"] = time.perf_counter() - began
             except ArtifactError as error:
@@ -226,13 +249,14 @@ class ServedArtifact:
                     await weights.wake()
                 if self.adapters is not None:
                     await self.adapters.move_to(order.source.key, engine)
-                parts |= await weights.load(order.source, found)
+                parts |= await weights.load(order.source, found, tokenizer)
             except BaseException:
                 self.state = State.BROKEN
                 held.close()
                 raise
             before, self._held = self._held, held
             self.key, self.state = order.source.key, State.SERVING
+            self._small_files = small_files
             await asyncio.to_thread(before.close)
             return parts
 
@@ -297,9 +321,9 @@ class ServedArtifact:
         manifest = read_manifest(found.path)
         if manifest.key != source.key:
             raise SwapRefused(f"{source.uri} has the manifest of another artifact.")
-        if shape_of(manifest) != self._shape:
+        config = _config(found)
+        if shape_of(manifest, config) != self._shape:
             raise SwapRefused(f"{source.uri} has another shape than what is here.")
-        config = json.loads((found.path / "config.json").read_bytes())
         if why := swap_refusal(config, self._quantization):
             raise SwapRefused(why)
         return found
@@ -317,6 +341,18 @@ class ServedArtifact:
                     f"{self._open} replies are not complete after {limit_s:g} s."
                 )
             await asyncio.sleep(POLL_S)
+
+
+def _config(found: ModelFolder) -> dict[str, Any]:
+    try:
+        return parse_json_object(CONFIG, (found.path / CONFIG).read_bytes())
+    except (OSError, ValueError) as error:
+        raise DamagedArtifactError(f"The artifact's {CONFIG} cannot be read.") from error
+
+
+def _small_files(manifest: Manifest) -> frozenset[tuple[str, str]]:
+    """Return the small files with their hashes. A text's tokens may depend on any: transformers reads config.json too for them."""
+    return frozenset((file.path, file.sha256) for file in manifest.files)
 
 
 class ControlLayer:

@@ -4,7 +4,7 @@
     arguments   the parser of ``vllm serve``
     serving     ``run_server``; on the CPU the same with a fork where vLLM would spawn processes
     adapters    vLLM's own list of adapters, without its routes
-    swapping    ``reload_weights`` in the worker, and what must be forgotten after it
+    swapping    ``reload_weights`` in the worker, the tokenizer beside it, and what must be forgotten after it
 
 tests/integration/test_vllm_internals.py fails when vLLM's version is another, or when one of these names is gone.
 Importing this module imports torch, so serve.py does it after it has set the environment.
@@ -13,6 +13,7 @@ Importing this module imports torch, so serve.py does it after it has set the en
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import logging
 import math
@@ -22,6 +23,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -48,7 +50,7 @@ from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
 from guanaco_server.confinement.profiles import forbid_processes
 from guanaco_server.engine import lifeline
-from guanaco_server.engine.artifacts.errors import AdapterUnusable
+from guanaco_server.engine.artifacts.errors import AdapterUnusable, DamagedArtifactError
 from guanaco_server.engine.artifacts.source import ArtifactSource, ModelFolder
 from guanaco_server.engine.lora_products import AdapterRows, expand, rows_by_adapter, shrink
 
@@ -125,12 +127,19 @@ class EngineWeights:
     def __init__(self, engine: Any) -> None:
         self._engine = engine
 
-    async def load(self, source: ArtifactSource, found: ModelFolder) -> dict[str, float]:
+    async def read_tokenizer(self, found: ModelFolder) -> SwappedTokenizer:
+        return await asyncio.to_thread(_read_tokenizer, self._engine, found.path)
+
+    async def load(
+        self, source: ArtifactSource, found: ModelFolder, tokenizer: SwappedTokenizer | None
+    ) -> dict[str, float]:
         order: dict[str, Any] = {"artifact": source.uri, "urls": dict(source.urls)}
         order |= {"folder": str(found.path), "is_cached": found.is_cached}
         (parts,) = await self._engine.collective_rpc(RELOAD, kwargs=order)
         began = time.perf_counter()
         await self._forget()
+        if tokenizer is not None:
+            tokenizer.put_into(self._engine)
         await self.generate()
         return {**parts, "token_s": time.perf_counter() - began}
 
@@ -166,6 +175,50 @@ class EngineWeights:
         if not scores or not all(math.isfinite(score.logprob) for score in scores):
             raise RuntimeError("It generates no token.")
         await self._forget()
+
+
+@dataclass(frozen=True)
+class SwappedTokenizer:
+    """An artifact's tokenizer as vLLM makes it at its start, and the generation config, of which it takes the tokens that end a reply."""
+
+    tokenizer: Any
+    generation_config: dict[str, Any]
+
+    def put_into(self, engine: Any) -> None:
+        """Let the engine's client encode and decode with it; no reply may be open.
+
+        The engine's own process has the first tokenizer for structured outputs, which the platform never asks for.
+        """
+        engine.renderer.tokenizer = self.tokenizer
+        engine.output_processor.tokenizer = self.tokenizer
+        engine.input_processor.generation_config_fields = self.generation_config
+
+
+def _read_tokenizer(engine: Any, folder: Path) -> SwappedTokenizer:
+    from vllm.renderers.hf import HfRenderer
+    from vllm.tokenizers.hf import maybe_make_thread_pool
+    from vllm.tokenizers.registry import get_tokenizer
+    from vllm.v1.engine.detokenizer import uses_fast_detokenizer
+
+    model = copy.copy(engine.model_config)
+    model.model = model.tokenizer = str(folder)
+    try:
+        tokenizer = get_tokenizer(
+            str(folder),
+            runner_type=model.runner_type,
+            tokenizer_mode=model.tokenizer_mode,
+            revision=model.tokenizer_revision,
+            trust_remote_code=False,
+        )
+        generation_config = model.try_get_generation_config()
+    except Exception as error:
+        raise DamagedArtifactError(
+            f"vLLM cannot read the artifact's tokenizer: {type(error).__name__}."
+        ) from error
+    if type(engine.renderer) is not HfRenderer or not uses_fast_detokenizer(tokenizer):
+        raise DamagedArtifactError("The artifact's tokenizer is of a kind that is not swapped.")
+    tokenizer = maybe_make_thread_pool(tokenizer, model.renderer_num_workers + 1)
+    return SwappedTokenizer(tokenizer, generation_config)
 
 
 class EngineAdapters:

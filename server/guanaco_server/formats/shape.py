@@ -1,7 +1,8 @@
 """The shape of an artifact: what a model server must have been started with to take another artifact's weights in place.
 
-Two artifacts of one shape have the same config and tokenizer, byte for byte, and tensors of the same names, types and
-sizes. The tokenizer counts because vLLM's server keeps the one that it was started with.
+Two artifacts of one shape have tensors of the same names, types and sizes, and configs with which vLLM computes the same. A
+swap reads the other small files anew (tokenizer, tokens that end a reply), and nothing reads chat templates or sampling
+defaults, so these do not count.
 
 ``SWAPPABLE`` is by vLLM's names of architectures and of what it quantizes to while loading. It names what was shown to be right after a swap by tests/integration/test_swapped_engines.py: the log-probabilities are
 those of a fresh server, to the last digit. What is not in it is started in a process of its own. vLLM 0.32 leaves tensors of
@@ -25,16 +26,99 @@ SWAPPABLE: Mapping[str, frozenset[str | None]] = {
     "Qwen3ForCausalLM": frozenset({None}),
 }
 
+SCHEME = 2  # the version before hashed all small files; its digests equal none of these
 
-def shape_of(manifest: Manifest) -> str:
-    """Return the same text for artifacts whose weights can take each other's place in a running server."""
+# What vLLM does not compute with in any of these architectures. Every other field counts, whether it is known or not.
+UNUSED = frozenset(
+    {
+        "_name_or_path",  # the folder or repo that the trainer began with
+        "transformers_version",  # who saved it; the tokenizer depends on it, and is read anew
+        "unsloth_version",  # who saved it
+        "unsloth_fixed",  # the same
+        "use_cache",  # vLLM always has a cache of keys and values
+        "_attn_implementation_autoset",  # of transformers' attention, which does not run
+        "pretraining_tp",  # how transformers splits a multiplication
+        "initializer_range",  # of weights before training
+        "attention_dropout",  # while training
+        "bos_token_id",  # the tokenizer's is used, which is read anew
+        "eos_token_id",  # read anew
+        "pad_token_id",  # nothing is padded
+    }
+)
+# What vLLM takes where a field is missing. Newer versions of transformers write these, older ones did not.
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "llama": {"attention_bias": False, "mlp_bias": False, "head_dim": None},
+    "mistral": {"head_dim": None},
+}
+WINDOWED = frozenset({"qwen2", "qwen3"})  # whose sliding window has a switch of its own
+FULL = "full_attention"
+
+
+def shape_of(manifest: Manifest, config: Mapping[str, Any]) -> str:
+    """Return the same text for artifacts whose weights can take each other's place in a running server.
+
+    ``config`` is the artifact's config.json.
+    """
     facts = {
-        "files": sorted((file.path, file.sha256) for file in manifest.files),
+        "scheme": SCHEME,
+        "config": computed_with(config),
         "tensors": sorted(
             (record.name, record.dtype, list(record.shape)) for record in manifest.tensors
         ),
     }
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def computed_with(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what vLLM computes with of a config, spelled alike whichever version of transformers saved it."""
+    kept = {name: value for name, value in config.items() if name not in UNUSED}
+    saved_as = kept.pop("torch_dtype", None)  # before transformers 5
+    if kept.get("dtype") is None:
+        kept["dtype"] = saved_as
+    kept = dict(DEFAULTS.get(_text(config, "model_type"), {})) | _with_rope_parameters(kept)
+    if "head_dim" in kept and kept["head_dim"] is None:
+        kept["head_dim"] = _head_dim(config)
+    return _without_unused_window(kept)
+
+
+def _with_rope_parameters(config: dict[str, Any]) -> dict[str, Any]:
+    """Write rotary embeddings as transformers 5 does. What it would not read like this stays as it is."""
+    theta, scaling = config.get("rope_theta"), config.get("rope_scaling")
+    if config.get("rope_parameters") is not None or theta is None:
+        return config
+    if scaling is not None and not (isinstance(scaling, dict) and "rope_type" in scaling):
+        return config
+    others = {
+        name: value
+        for name, value in config.items()
+        if name not in ("rope_theta", "rope_scaling", "rope_parameters")
+    }
+    parameters = {"rope_theta": theta, "rope_type": "default", **(scaling or {})}
+    return {**others, "rope_parameters": parameters}
+
+
+def _without_unused_window(config: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the size of a window that is switched off, and a list of layers that says so once more."""
+    is_off = config.get("use_sliding_window", False) is False
+    if _text(config, "model_type") not in WINDOWED or not is_off:
+        return config
+    layers, count = config.get("layer_types"), config.get("num_hidden_layers")
+    if layers is not None and not (isinstance(count, int) and layers == [FULL] * count):
+        return config
+    unused = ("use_sliding_window", "sliding_window", "layer_types")
+    return {name: value for name, value in config.items() if name not in unused}
+
+
+def _head_dim(config: Mapping[str, Any]) -> Any:
+    hidden, heads = config.get("hidden_size"), config.get("num_attention_heads")
+    if isinstance(hidden, int) and isinstance(heads, int) and heads > 0:
+        return hidden // heads
+    return None
+
+
+def _text(config: Mapping[str, Any], name: str) -> str:
+    value = config.get(name)
+    return value if isinstance(value, str) else ""
 
 
 def swap_refusal(config: Mapping[str, Any], quantization: str | None) -> str | None:

@@ -88,7 +88,7 @@ class SwapShapes:
         why = swap_refusal(config, quantization)
         if why is not None:
             logger.info("the artifact %s starts in a process of its own: %s", artifact_key, why)
-        return shape_of(manifest) if why is None else None
+        return shape_of(manifest, config) if why is None else None
 
 
 @dataclass(frozen=True)
