@@ -124,6 +124,29 @@ def test_an_artifact_in_use_stays(store: HttpStore, folder: Path) -> None:
         assert whole(folder) == {FIRST, THIRD}
 
 
+def test_a_fork_keeps_no_artifact_that_was_given_up(store: HttpStore, folder: Path) -> None:
+    """vLLM's engine is forked while the first artifact is held, and has all that was open then."""
+    load(store, folder, FIRST)
+    load(store, folder, SECOND)
+    with model_folder(ArtifactSource(store.uri(FIRST)), NodeCache(folder, ROOM)):
+        used_ago(folder / FIRST, 100)
+        forked = [os.dup(number) for number in locks_of(FIRST)]
+        assert forked
+    load(store, folder, THIRD)
+    assert whole(folder) == {SECOND, THIRD}
+    for number in forked:
+        os.close(number)
+
+
+def locks_of(key: str) -> list[int]:
+    """The descriptors of this process's locks on an artifact."""
+    return [
+        int(path.name)
+        for path in Path("/proc/self/fd").iterdir()
+        if path.is_symlink() and str(path.readlink()).endswith(f"/.locks/{key}")
+    ]
+
+
 def test_all_in_use_or_too_large_streams_and_says_so(
     store: HttpStore, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

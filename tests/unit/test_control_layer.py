@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -114,7 +114,7 @@ def served(tmp_path: Path) -> ServedArtifact:
 
     first = source(tmp_path, FIRST)
     assert first.folder is not None
-    return ServedArtifact(first, ModelFolder(first.folder), open_folder, None, TOKEN)
+    return ServedArtifact(first, ModelFolder(first.folder), ExitStack(), open_folder, None, TOKEN)
 
 
 def swap_to(folder: Path, key: str) -> SwapRequest:
@@ -231,6 +231,27 @@ async def test_a_config_that_cannot_be_read_changes_nothing(
     with pytest.raises(SwapRefused, match=r"config\.json cannot be read"):
         await served.swap(swap_to(tmp_path, OTHERS), ScriptedEngine(), NO_ADAPTERS)
     assert served.accepts(FIRST)
+
+
+async def test_a_swap_gives_up_the_folder_of_the_model_before(tmp_path: Path) -> None:
+    in_use: list[str] = []
+
+    @contextmanager
+    def recorded(source: ArtifactSource) -> Iterator[ModelFolder]:
+        in_use.append(source.key)
+        yield ModelFolder(tmp_path / source.key)
+        in_use.remove(source.key)
+
+    for key in (FIRST, SECOND):
+        write_artifact(tmp_path / key, random_tensors(8), CONFIG, key)
+    first = source(tmp_path, FIRST)
+    with ExitStack() as held:
+        found = held.enter_context(recorded(first))
+        served = ServedArtifact(first, found, held, recorded, None, TOKEN)
+        for key in (SECOND, FIRST, SECOND):
+            await served.swap(swap_to(tmp_path, key), ScriptedEngine(), NO_ADAPTERS)
+            assert in_use == [key]
+    assert in_use == []
 
 
 async def test_adapters_wait_for_the_artifact_under_them(

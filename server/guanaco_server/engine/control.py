@@ -176,12 +176,16 @@ class ServedArtifact:
         self,
         source: ArtifactSource,
         found: ModelFolder,
+        held: ExitStack,
         open_folder: Callable[[ArtifactSource], AbstractContextManager[ModelFolder]],
         quantization: str | None,
         token: str,
         adapters: HeldAdapters | None = None,
     ) -> None:
-        """``open_folder`` provides an artifact's small files, verified, for as long as it is held."""
+        """``open_folder`` provides an artifact's small files, verified, for as long as it is held.
+
+        ``held`` ends with the server. It holds ``found``, and after a swap the folder of the artifact that is served.
+        """
         self.adapters = adapters
         self.key = source.key
         self.state = State.SERVING
@@ -194,7 +198,7 @@ class ServedArtifact:
         self._open = 0
         self._has_swapped = False
         self._sleep_level = 0
-        self._held = ExitStack()
+        self._held = held
         self._lock = asyncio.Lock()
 
     def accepts(self, expected: str | None) -> bool:
@@ -254,7 +258,8 @@ class ServedArtifact:
                 self.state = State.BROKEN
                 held.close()
                 raise
-            before, self._held = self._held, held
+            before = self._held.pop_all()
+            self._held.push(held)
             self.key, self.state = order.source.key, State.SERVING
             self._small_files = small_files
             await asyncio.to_thread(before.close)

@@ -21,7 +21,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -78,8 +78,9 @@ def main(argv: list[str] | None = None) -> None:
     lifeline.hold()
     try:
         cache = _cache(options)
-        with _findable_packages(), model_folder(source, cache) as found:
-            _serve(options, source, cache, found, further)
+        with _findable_packages(), ExitStack() as held:
+            found = held.enter_context(model_folder(source, cache))
+            _serve(options, source, cache, found, held, further)
     except ArtifactError as error:
         sys.exit(str(error))
 
@@ -141,6 +142,7 @@ def _serve(
     source: ArtifactSource,
     cache: NodeCache | None,
     found: ModelFolder,
+    held: ExitStack,
     further: list[str],
 ) -> None:
     is_cpu = is_cpu_build()
@@ -165,7 +167,7 @@ def _serve(
             args.lora_target_modules = args.lora_target_modules or sorted(LORA_MODULES)
             adapters = HeldAdapters(source.key, args.max_lora_rank, open_folder)
         args.guanaco_served = ServedArtifact(
-            source, found, open_folder, args.quantization, token, adapters
+            source, found, held, open_folder, args.quantization, token, adapters
         )
     if is_cpu and (ranks := _ranks(args)):
         os.environ["OMP_NUM_THREADS"] = str(max(1, int(threads) // ranks))

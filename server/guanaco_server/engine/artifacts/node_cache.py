@@ -134,13 +134,14 @@ class NodeCache:
 
 @contextmanager
 def _locked(path: Path, how: int) -> Iterator[None]:
-    """BlockingIOError with LOCK_NB if another has it. A process forked meanwhile has it too, until it ends."""
+    """BlockingIOError with LOCK_NB if another has it. A process forked meanwhile has it too, until this context ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, how)
         yield
     finally:
+        fcntl.flock(handle, fcntl.LOCK_UN)  # closing would leave it to processes forked meanwhile
         os.close(handle)
 
 
