@@ -1,4 +1,4 @@
-"""Which artifacts have one shape: each field of a config that counts, and each that does not."""
+"""Tests which artifacts have one shape: each field of a config that counts, and each that does not."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ UNUSED = {
     "where its training began": {"_name_or_path": "/home/somebody/base"},
     "transformers' own work": {"use_cache": False, "pretraining_tp": 2, "_attn_implementation_autoset": True},
     "training": {"initializer_range": 0.01, "attention_dropout": 0.1},
-    "tokens that are read anew": {"bos_token_id": 7, "eos_token_id": [1, 2], "pad_token_id": 3},
+    "tokens that a swap reads": {"bos_token_id": 7, "eos_token_id": [1, 2], "pad_token_id": 3},
     "fields that older versions did not write": {"attention_bias": False, "mlp_bias": False, "head_dim": 64},
 }  # fmt: skip
 
@@ -151,7 +151,7 @@ def test_a_window_that_is_off_makes_no_shape() -> None:
         assert computed_with(older | change) != computed_with(older)
 
 
-def test_a_head_is_as_wide_as_vllm_makes_it_where_nothing_says_so() -> None:
+def test_a_head_without_a_width_is_as_wide_as_in_vllm() -> None:
     assert computed_with(LLAMA | {"head_dim": None}) == computed_with(LLAMA | {"head_dim": 64})
     hostile = LLAMA | {"hidden_size": "x", "num_attention_heads": 0, "model_type": ["llama"]}
     assert computed_with(hostile) == computed_with(dict(hostile))

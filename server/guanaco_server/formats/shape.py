@@ -1,7 +1,7 @@
 """The shape of an artifact: what a model server must have been started with to take another artifact's weights in place.
 
 Two artifacts of one shape have tensors of the same names, types and sizes, and configs with which vLLM computes the same. A
-swap reads the other small files anew (tokenizer, tokens that end a reply), and nothing reads chat templates or sampling
+swap reads the other small files again (tokenizer, tokens that end a reply), and nothing reads chat templates or sampling
 defaults, so these do not count.
 
 ``SWAPPABLE`` is by vLLM's names of architectures and of what it quantizes to while loading. It names what was shown to be right after a swap by tests/integration/test_swapped_engines.py: the log-probabilities are
@@ -28,11 +28,11 @@ SWAPPABLE: Mapping[str, frozenset[str | None]] = {
 
 SCHEME = 2  # the version before hashed all small files; its digests equal none of these
 
-# What vLLM does not compute with in any of these architectures. Every other field counts, whether it is known or not.
+# Fields with which vLLM computes nothing in any of these architectures. Every other field counts, whether it is known or not.
 UNUSED = frozenset(
     {
         "_name_or_path",  # the folder or repo that the trainer began with
-        "transformers_version",  # who saved it; the tokenizer depends on it, and is read anew
+        "transformers_version",  # who saved it; the tokenizer depends on it, and a swap reads that too
         "unsloth_version",  # who saved it
         "unsloth_fixed",  # the same
         "use_cache",  # vLLM always has a cache of keys and values
@@ -40,12 +40,12 @@ UNUSED = frozenset(
         "pretraining_tp",  # how transformers splits a multiplication
         "initializer_range",  # of weights before training
         "attention_dropout",  # while training
-        "bos_token_id",  # the tokenizer's is used, which is read anew
-        "eos_token_id",  # read anew
+        "bos_token_id",  # the tokenizer's is used, which a swap reads
+        "eos_token_id",  # a swap reads it
         "pad_token_id",  # nothing is padded
     }
 )
-# What vLLM takes where a field is missing. Newer versions of transformers write these, older ones did not.
+# Values that vLLM takes where a field is missing. Newer versions of transformers write these, older ones did not.
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "llama": {"attention_bias": False, "mlp_bias": False, "head_dim": None},
     "mistral": {"head_dim": None},
