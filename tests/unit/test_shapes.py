@@ -151,7 +151,7 @@ def test_a_window_that_is_off_makes_no_shape() -> None:
         assert computed_with(older | change) != computed_with(older)
 
 
-def test_a_head_without_a_width_is_as_wide_as_in_vllm() -> None:
+def test_a_head_without_width_has_that_of_vllm() -> None:
     assert computed_with(LLAMA | {"head_dim": None}) == computed_with(LLAMA | {"head_dim": 64})
     hostile = LLAMA | {"hidden_size": "x", "num_attention_heads": 0, "model_type": ["llama"]}
     assert computed_with(hostile) == computed_with(dict(hostile))
