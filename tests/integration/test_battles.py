@@ -330,14 +330,28 @@ async def test_an_erased_user_leaves_no_battle(database: Database) -> None:
             assert await session.scalar(text(f"SELECT count(*) FROM {table}")) == 0
 
 
-async def test_a_deleted_reply_takes_its_battle_along(database: Database) -> None:
-    _, http, conversation = await in_battle(database, Script(("One",)), Script(("Two",)))
-    battle = await fight(http, conversation)
-    await vote(http, conversation, battle["battle_id"], outcome="a")
+async def test_a_deleted_reply_leaves_the_vote_without_words(
+    database: Database,
+) -> None:
+    """Whoever deletes the turn has voted all the same, and cannot vote on it again."""
+    world, http, conversation = await in_battle(database, Script(("One",)), Script(("Two",)))
     path = f"/conversations/{conversation}"
-    assert (await http.delete(f"{path}/messages/{battle['message_id']}")).status_code == 204
-    async with database.read() as session:
-        assert await session.scalar(text("SELECT count(*) FROM duels")) == 0
+    for votes in (1, 0):
+        battle = await fight(http, conversation)
+        if votes:
+            await vote(http, conversation, battle["battle_id"], outcome="a")
+        assert (await http.delete(f"{path}/messages/{battle['message_id']}")).status_code == 204
+        async with database.read() as session:
+            found = await session.execute(text("SELECT outcome, a_content, b_content FROM battles"))
+            assert found.all() == [("a", "", "")]
+            assert await session.scalar(text("SELECT count(*) FROM duels")) == 1
+    assert (await http.get(f"{path}/battles")).json() == []
+    again = await vote(http, conversation, battle["battle_id"], outcome="b")
+    assert again.json()["error"] == "battle_not_found"
+    admin = await world.http(Role.ADMIN, "root")
+    for submission in await world.submissions.catalog.briefs():
+        page = (await admin.get(f"/submissions/{submission.id}/duels")).json()
+        assert page["items"] == []
 
 
 async def test_another_apps_battle_is_not_found(database: Database) -> None:

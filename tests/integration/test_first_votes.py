@@ -12,11 +12,12 @@ from guanaco.accounts import Role
 from guanaco.competitions import CompetitionRequest
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
+from guanaco_server.feedback.changes import MAX_CHANGES
 from guanaco_server.leaderboard.counting import queries
 from guanaco_server.leaderboard.tables import ScoreRow, VoteRow
 from guanaco_server.statistics.votes import VoteCount
 from tests.fixtures.rating import rate, rate_all
-from tests.fixtures.world import World
+from tests.fixtures.world import BOT, World
 
 ID = "acme-tiny_v1"
 
@@ -88,9 +89,65 @@ async def test_a_changed_rating_counts_as_it_was_given(world: Votes) -> None:
         assert changed.is_success, changed.text
     assert await world.firsts() == VoteCount(1, 0)
     assert (await world.row())["thumbs_down"] == 1
-    withdrawn = await http.delete(f"/conversations/{conversation}/feedback")
-    assert withdrawn.is_success, withdrawn.text
+
+
+async def test_a_first_vote_is_given_once_although_it_is_withdrawn(world: Votes) -> None:
+    http = await world.http(Role.BACKEND)
+    await world.routing.refresh()
+    conversation = await world.open(http, "ada")
+    await world.greet(http, conversation)
+    path = f"/conversations/{conversation}/feedback"
+    limit = MAX_CHANGES // 2
+    for thumbs_up in [False] + [True] * (limit - 1):
+        world.clock.advance(1)
+        assert (await http.post(path, json={"thumbs_up": thumbs_up})).is_success
+        if thumbs_up:
+            assert (await http.put(path, json={"thumbs_up": False})).is_success
+        else:
+            assert await world.firsts() == VoteCount(0, 1)
+            assert (await http.put(path, json={"thumbs_up": True})).is_success
+        assert (await http.delete(path)).is_success
+    assert await world.firsts() == VoteCount(0, 1), "the thumb as it was given first"
+    row = await world.row()
+    assert (row["thumbs_up"], row["thumbs_down"], row["score"]) == (0, 0, 0.0)
+    before = await tally(world)
+    async with world.database.write() as session:
+        await world.scores.counter.recount(session, [ID])
+    assert await world.firsts() == VoteCount(0, 1)
+    assert await tally(world) == before
+    world.clock.advance(1)
+    assert (await http.post(path, json={"thumbs_up": True})).is_success
+    assert await world.firsts() == VoteCount(0, 1)
+    row = await world.row()
+    assert (row["thumbs_up"], row["thumbs_down"], row["score"]) == (1, 0, 0.0)
+    refused = await http.delete(path)
+    assert refused.json()["error"] == "rating_settled", "20 changes of all its ratings"
+    admin = await world.http(Role.ADMIN)
+    assert (await admin.post("/users/erase", json={"user_id": "ada"})).is_success
     assert await world.firsts() == VoteCount(0, 0)
+    assert "withdrawn_down" not in await tally(world)
+
+
+async def test_a_season_has_the_first_votes_of_withdrawn_ratings(world: Votes) -> None:
+    rules = {"name": "Cup", "starts_at": world.clock.now()}
+    await world.competitions.put("cup", CompetitionRequest.model_validate(rules))
+    http = await world.http(Role.BACKEND)
+    await world.routing.refresh()
+    await rate(world, world.backend, ID, "bob", True, competition="cup")
+    body = {"user_id": "ada", "bot": BOT.model_dump(), "consent": True, "competition": "cup"}
+    conversation = (await http.post("/conversations", json=body)).json()["conversation_id"]
+    await world.greet(http, conversation)
+    path = f"/conversations/{conversation}/feedback"
+    assert (await http.post(path, json={"thumbs_up": False})).is_success
+    assert (await http.delete(path)).is_success
+    await world.scores.loop.run_once()
+    board = (await world.leaderboard.votes_by_competition())["cup"][ID]
+    admin = await world.http(Role.ADMIN)
+    world.clock.advance(1)
+    season = (await admin.post("/competitions/cup/freeze")).json()
+    (line,) = json.loads(season["ranking"])["standings"]
+    assert VoteCount(line["first_up"], line["first_down"]) == board == VoteCount(1, 1)
+    assert (line["thumbs_up"], line["thumbs_down"]) == (1, 0)
 
 
 @pytest.mark.both_databases

@@ -14,6 +14,8 @@ from guanaco_server.database.database import among
 from guanaco_server.duels.scores import PairResults
 from guanaco_server.duels.tables import BattleRow, DuelPairRow, RegenerationRow
 
+NO_MESSAGE = ""  # of a battle whose replies were deleted
+
 
 async def locked(session: AsyncSession, battle_id: str) -> BattleRow | None:
     """Return a battle, on which nobody else votes until this transaction ends."""
@@ -41,9 +43,11 @@ async def regenerations_of(
 async def page(
     session: AsyncSession, submission_id: str, before: tuple[datetime, str] | None, limit: int
 ) -> Sequence[BattleRow]:
-    """Return battles of a submission that were voted on, the latest vote first."""
+    """Return battles of a submission that were voted on and whose replies are there, the latest vote first."""
     row = BattleRow
-    statement = select(row).where(_is_of(submission_id), row.outcome.is_not(None))
+    statement = select(row).where(
+        _is_of(submission_id), row.outcome.is_not(None), row.message_id != NO_MESSAGE
+    )
     if before is not None:
         at, battle_id = before
         statement = statement.where(
@@ -179,11 +183,18 @@ async def regenerations(
     return [(own, rival, by_rival, bool(went_on), n) for own, rival, by_rival, went_on, n in rows]
 
 
-async def delete_of_messages(session: AsyncSession, message_ids: Sequence[str]) -> None:
-    """Delete the battles of messages that are deleted, with both replies."""
+async def forget_replies(session: AsyncSession, message_ids: Sequence[str]) -> None:
+    """Delete the replies of battles whose messages are deleted. A vote stays, for it was counted; a battle without one goes."""
+    is_theirs = BattleRow.message_id.in_(message_ids)
     await session.execute(
         delete(BattleRow)
-        .where(BattleRow.message_id.in_(message_ids))
+        .where(is_theirs, BattleRow.voted_at.is_(None))
+        .execution_options(synchronize_session=False)
+    )
+    await session.execute(
+        update(BattleRow)
+        .where(is_theirs)
+        .values(a_content="", b_content="", message_id=NO_MESSAGE)
         .execution_options(synchronize_session=False)
     )
 

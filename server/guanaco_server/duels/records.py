@@ -109,7 +109,7 @@ async def decide(session: AsyncSession, regenerations: Sequence[tuple[str, str]]
 
 
 async def forget_messages(session: AsyncSession, message_ids: Sequence[str]) -> None:
-    """Within the caller's transaction, which deletes these messages: delete their battles, with both replies, and decide what was compared."""
-    await queries.delete_of_messages(session, message_ids)
+    """Within the caller's transaction, which deletes these messages: delete both replies of their battles, and decide what was compared."""
+    await queries.forget_replies(session, message_ids)
     conversations = chat_records.of_messages(message_ids)
     await decide(session, await queries.undecided_of_messages(session, message_ids, conversations))

@@ -19,6 +19,7 @@ class BattleRow(Table):
 
     ``message_id`` is the reply of the conversation's own submission, which is on ``own_side``. ``continues_from`` is the
     side that the conversation goes on with. ``decision`` is how the rival was chosen, where that can be repeated. A battle whose turn could not be stored has a message that is not there.
+    Where the reply was deleted after a vote, the words and the message's id are empty.
     """
 
     __tablename__ = "battles"

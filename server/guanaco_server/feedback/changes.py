@@ -2,7 +2,7 @@
 
     rated ──change──▶ rated        the row has the new rating and the old time; its copy is made again
       │                            the old one is a row of feedback_changes
-      └────withdraw──▶ not rated   the row is gone, as if it had never been given; feedback_changes has it
+      └────withdraw──▶ not rated   the row is gone; feedback_changes has it, for its first thumb stays the user's first vote
 
 The listeners, the leaderboard among them, hear of it in the same transaction. A rating keeps the time at which it was
 given, so a change neither makes it a user's latest nor moves it into another minute or competition window.
@@ -29,7 +29,7 @@ from guanaco_server.feedback.tables import FeedbackRow, RatingChangeRow
 from guanaco_server.runtime.clock import Clock
 
 CHANGEABLE = timedelta(days=1)
-MAX_CHANGES = 20  # of one rating: a person changes their mind once or twice
+MAX_CHANGES = 20  # of one conversation's ratings: a person changes their mind once or twice
 READ_CHANGES = "read changes of a rating"
 
 
@@ -133,7 +133,7 @@ class RatingChanger:
             raise RatingSettled(
                 "This rating is older than a day, so it can neither be changed nor withdrawn."
             )
-        if len(await queries.changes_of(session, row.id)) >= MAX_CHANGES:
+        if await queries.count_changes(session, conversation_id) >= MAX_CHANGES:
             raise RatingSettled(f"This rating was changed {MAX_CHANGES} times already.")
         return row
 
@@ -164,6 +164,10 @@ class RatingChanger:
                 given_at=row.created_at,
                 changed_at=now,
                 changed_by=account.id,
+                user_id=row.user_id,
+                account_id=row.account_id,
+                submission_id=row.submission_id,
+                competition=row.competition,
             )
         )
         changed = ChangedRating(

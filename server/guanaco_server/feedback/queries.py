@@ -275,6 +275,13 @@ async def changes_of(session: AsyncSession, feedback_id: str) -> Sequence[Rating
     ).all()
 
 
+async def count_changes(session: AsyncSession, conversation_id: str) -> int:
+    """Count the changes of a conversation's ratings, of those that were withdrawn too."""
+    row = RatingChangeRow
+    statement = select(func.count()).where(row.conversation_id == conversation_id)
+    return await session.scalar(statement) or 0
+
+
 async def delete_changes(session: AsyncSession, conversation_ids: Sequence[str]) -> None:
     """Delete the audit trail of these conversations' ratings."""
     await session.execute(

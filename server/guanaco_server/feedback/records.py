@@ -20,9 +20,11 @@ from sqlalchemy import (
     null,
     select,
     text,
+    true,
     update,
 )
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
 
 from guanaco_server.chat.conversations.records import user_id_of, user_key
 from guanaco_server.database.database import among
@@ -36,6 +38,7 @@ class RecordedRating:
     """A rating; ``account_id`` is the account of the backend that had the conversation.
 
     ``first_up`` is the thumb as it was given, ``thumbs_up`` what it was changed to; ``given_up`` is None if it was never changed.
+    One that was withdrawn is no rating any more, but stays a first vote.
     """
 
     id: str
@@ -48,6 +51,7 @@ class RecordedRating:
     at: datetime
     is_counted: bool = False
     given_up: bool | None = None
+    is_withdrawn: bool = False
 
     @property
     def first_up(self) -> bool:
@@ -56,6 +60,47 @@ class RecordedRating:
     @property
     def user_key(self) -> str:
         return user_key(self.account_id, self.user_id)
+
+
+async def withdrawn_by_users(
+    session: AsyncSession, user_keys: Collection[str]
+) -> list[RecordedRating]:
+    """Return the ratings that these users have withdrawn."""
+    ids = {user_id_of(key) for key in user_keys}
+    found = await _withdrawn(session, among(session, RatingChangeRow.user_id, ids))
+    return [rating for rating in found if rating.user_key in user_keys]
+
+
+async def withdrawn_of_submission(
+    session: AsyncSession,
+    submission_id: str,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> list[RecordedRating]:
+    """Return a submission's withdrawn ratings that were given from ``since`` until before ``until``."""
+    row = RatingChangeRow
+    conditions = [row.submission_id == submission_id]
+    if since is not None:
+        conditions.append(row.given_at >= since)
+    if until is not None:
+        conditions.append(row.given_at < until)
+    return await _withdrawn(session, *conditions)
+
+
+async def withdrawn_in(session: AsyncSession, competition: str) -> list[RecordedRating]:
+    return await _withdrawn(session, RatingChangeRow.competition == competition)
+
+
+async def frequent_users(session: AsyncSession, competition: str, ratings: int) -> set[str]:
+    """Return the users who gave at least ``ratings`` ratings in a competition."""
+    row = FeedbackRow
+    rows = await session.execute(
+        select(row.account_id, row.user_id)
+        .where(row.competition == competition)
+        .group_by(row.account_id, row.user_id)
+        .having(func.count() >= ratings)
+    )
+    return {user_key(account_id, user_id) for account_id, user_id in rows}
 
 
 async def uncounted(session: AsyncSession, limit: int) -> list[RecordedRating]:
@@ -193,6 +238,36 @@ async def note_counted(session: AsyncSession, ids: Sequence[str]) -> None:
         .values(is_counted=True)
         .execution_options(synchronize_session=False)
     )
+
+
+async def _withdrawn(
+    session: AsyncSession, *conditions: ColumnElement[bool]
+) -> list[RecordedRating]:
+    row, change = RatingChangeRow, aliased(RatingChangeRow)
+    given = (
+        select(change.thumbs_up)
+        .where(change.feedback_id == row.feedback_id)
+        .order_by(change.number)
+        .limit(1)
+        .correlate(row)
+        .scalar_subquery()
+    )
+    rows = await session.execute(
+        select(
+            row.feedback_id,
+            row.conversation_id,
+            row.submission_id,
+            row.competition,
+            row.user_id,
+            row.account_id,
+            row.thumbs_up,
+            row.given_at,
+            true(),
+            given,
+            true(),
+        ).where(row.now_up.is_(None), row.user_id.is_not(None), *conditions)
+    )
+    return [RecordedRating(*one) for one in rows]
 
 
 def _ratings() -> Select[str, str, str, str, str, str, bool, datetime, bool, bool | None]:

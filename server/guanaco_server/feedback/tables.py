@@ -57,9 +57,27 @@ class FeedbackRow(Table):
 
 
 class RatingChangeRow(Table):
-    """The audit trail: what a rating was before it was changed or withdrawn. ``now_up`` is None where it was withdrawn."""
+    """The audit trail: what a rating was before it was changed or withdrawn. ``now_up`` is None where it was withdrawn.
+
+    The columns that say who rated what are None in rows that versions before migration 0096 wrote.
+    """
 
     __tablename__ = "feedback_changes"
+    __table_args__ = (
+        Index(
+            "ix_feedback_changes_withdrawn_user",
+            "user_id",
+            postgresql_where=text("now_up IS NULL"),
+            sqlite_where=text("now_up IS NULL"),
+        ),
+        Index(
+            "ix_feedback_changes_withdrawn_submission",
+            "submission_id",
+            "given_at",
+            postgresql_where=text("now_up IS NULL"),
+            sqlite_where=text("now_up IS NULL"),
+        ),
+    )
 
     number: Mapped[int] = mapped_column(
         BigInteger().with_variant(Integer, "sqlite"), primary_key=True
@@ -72,6 +90,10 @@ class RatingChangeRow(Table):
     given_at: Mapped[datetime] = mapped_column(UtcDateTime)
     changed_at: Mapped[datetime] = mapped_column(UtcDateTime)
     changed_by: Mapped[str] = mapped_column(String(32))
+    user_id: Mapped[str | None] = mapped_column(String(128))
+    account_id: Mapped[str | None] = mapped_column(String(32))
+    submission_id: Mapped[str | None] = mapped_column(String(128))
+    competition: Mapped[str | None] = mapped_column(String(64))
 
 
 class FeedbackCopyRow(Table):

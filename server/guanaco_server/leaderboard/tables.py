@@ -31,7 +31,8 @@ class CountingLockRow(Table):
 class ScoreRow(Table):
     """A submission's aggregate in a competition (``tally``, JSON): the sum over its conversations, votes and visits.
 
-    ``turned_up`` of the votes that are ``up`` now were down at first, and the other way round with ``turned_down``.
+    ``turned_up`` of the votes that are ``up`` now were down at first, and the other way round with ``turned_down``. ``withdrawn_up`` and
+    ``withdrawn_down`` are first votes of users whose ratings of it are all withdrawn.
     """
 
     __tablename__ = "scores"
@@ -43,6 +44,8 @@ class ScoreRow(Table):
     down: Mapped[int] = mapped_column(default=0)
     turned_up: Mapped[int] = mapped_column(default=0, server_default=text("0"))
     turned_down: Mapped[int] = mapped_column(default=0, server_default=text("0"))
+    withdrawn_up: Mapped[int] = mapped_column(default=0, server_default=text("0"))
+    withdrawn_down: Mapped[int] = mapped_column(default=0, server_default=text("0"))
     rated: Mapped[int] = mapped_column(default=0)
     version: Mapped[int]
 
@@ -79,6 +82,17 @@ class VoteRow(Table):
     submission_id: Mapped[str] = mapped_column(String(128), primary_key=True, index=True)
     thumbs_up: Mapped[bool]
     first_up: Mapped[bool | None]
+
+
+class WithdrawnVoteRow(Table):
+    """The first vote of a user whose ratings of a submission that count are all withdrawn."""
+
+    __tablename__ = "score_withdrawn_votes"
+
+    user_key: Mapped[str] = mapped_column(String(USER_KEY_CHARS), primary_key=True)
+    competition: Mapped[str] = mapped_column(String(64), primary_key=True)
+    submission_id: Mapped[str] = mapped_column(String(128), primary_key=True, index=True)
+    first_up: Mapped[bool]
 
 
 class VisitRow(Table):

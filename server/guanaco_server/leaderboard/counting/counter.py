@@ -53,6 +53,7 @@ from guanaco_server.leaderboard.counting.votes import (
     count_votes,
     slots_of,
     window_of,
+    withdrawn_vote,
 )
 from guanaco_server.leaderboard.flags import queries as flag_queries
 from guanaco_server.leaderboard.flags.rules import Owner, slot_at, times_of
@@ -305,13 +306,15 @@ class _Batch:
         for submission_id in submission_ids:
             await drop_gone(self._session, submission_id, self._deltas)
             ratings = await feedback_records.of_submission(self._session, submission_id)
+            ratings += await feedback_records.withdrawn_of_submission(self._session, submission_id)
             votes = await queries.votes_of_submission(self._session, submission_id)
+            withdrawn = await queries.withdrawn_votes_of_submission(self._session, submission_id)
             counted = [rating for rating in ratings if rating.is_counted]
             slots = slots_of(counted, self._context.windows)
             recount.slots.update(await flag_queries.drop_slots(self._session, submission_id))
             await flag_queries.add_to_slots(self._session, slots)
             recount.users.update(rating.user_key for rating in ratings)
-            recount.users.update(vote.user_key for vote in votes)
+            recount.users.update(vote.user_key for vote in (*votes, *withdrawn))
             recount.slots.update(slots)
         return recount
 
@@ -324,7 +327,11 @@ class _Batch:
         for submission_id, competition, slot in {
             (row.submission_id, row.competition, row.slot) for row in corrections
         }:
-            found = await feedback_records.within(self._session, submission_id, *times_of(slot))
+            times = times_of(slot)
+            found = await feedback_records.within(self._session, submission_id, *times)
+            found += await feedback_records.withdrawn_of_submission(
+                self._session, submission_id, *times
+            )
             theirs = [rating for rating in found if rating.competition == competition]
             counted = slots_of([one for one in theirs if one.is_counted], self._context.windows)
             key = (submission_id, competition, slot)
@@ -356,6 +363,8 @@ class _Batch:
                 "down": aggregate["down"],
                 "turned_up": aggregate["turned_up"],
                 "turned_down": aggregate["turned_down"],
+                "withdrawn_up": aggregate["withdrawn_up"],
+                "withdrawn_down": aggregate["withdrawn_down"],
                 "rated": aggregate["rated"],
                 "version": self._version,
             }
@@ -373,6 +382,8 @@ async def sum_of_parts(session: AsyncSession, submission_id: str) -> dict[Key, A
     for vote in await queries.votes_of_submission(session, submission_id):
         first = vote.thumbs_up if vote.first_up is None else vote.first_up
         parts[vote.competition, submission_id].append(Vote(vote.thumbs_up, first).aggregate())
+    for one in await queries.withdrawn_votes_of_submission(session, submission_id):
+        parts[one.competition, submission_id].append(withdrawn_vote(one.first_up))
     for visit in await queries.visits_of_submission(session, submission_id):
         found = Visit(visit.first_day, visit.has_returned)
         parts[visit.competition, submission_id].append(found.aggregate())

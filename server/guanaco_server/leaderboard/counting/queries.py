@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import Row as SqlRow
-from sqlalchemy import case, delete, func, literal_column, select, update
+from sqlalchemy import case, delete, exists, func, literal_column, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.database.bulk import upsert
@@ -18,10 +18,12 @@ from guanaco_server.leaderboard.tables import (
     CountedConversationRow,
     CountedWindowRow,
     CountingLockRow,
+    RatingSlotRow,
     RecountRow,
     ScoreRow,
     VisitRow,
     VoteRow,
+    WithdrawnVoteRow,
 )
 
 UNSYNCED = {"synchronize_session": False}
@@ -136,10 +138,21 @@ async def vote_counts(
     """Return competition, submission, thumbs up and thumbs down of the first votes, by which everything is decided."""
     row = ScoreRow
     turned = row.turned_up - row.turned_down
-    statement = select(row.competition, row.submission_id, row.up - turned, row.down + turned)
+    up, down = row.up - turned + row.withdrawn_up, row.down + turned + row.withdrawn_down
+    statement = select(row.competition, row.submission_id, up, down)
     if competition is not None:
         statement = statement.where(ScoreRow.competition == competition)
     return (await session.execute(statement)).all()
+
+
+async def rated_in(session: AsyncSession, competition: str) -> set[str]:
+    """Return the submissions of a competition with a rating that was given in its window."""
+    score, slot = ScoreRow, RatingSlotRow
+    has_rating = exists().where(
+        slot.submission_id == score.submission_id, slot.competition == competition
+    )
+    statement = select(score.submission_id).where(score.competition == competition, has_rating)
+    return set(await session.scalars(statement))
 
 
 async def rating_counts(session: AsyncSession) -> Sequence[SqlRow[str, int]]:
@@ -259,14 +272,32 @@ async def votes(
     return rows.all()
 
 
-async def drop_votes(session: AsyncSession, key: UserKey, submissions: Iterable[str]) -> None:
+async def withdrawn_votes(
+    session: AsyncSession, user_keys: Iterable[str]
+) -> Sequence[SqlRow[str, str, str, bool]]:
+    """Return user, competition, submission and first thumb of the votes that are withdrawn."""
+    row = WithdrawnVoteRow
+    rows = await session.execute(
+        select(row.user_key, row.competition, row.submission_id, row.first_up).where(
+            among(session, row.user_key, user_keys)
+        )
+    )
+    return rows.all()
+
+
+async def drop_votes(
+    session: AsyncSession,
+    key: UserKey,
+    submissions: Iterable[str],
+    table: type[VoteRow | WithdrawnVoteRow] = VoteRow,
+) -> None:
     competition, user_key = key
     for submission in submissions:
         await session.execute(
-            delete(VoteRow).where(
-                VoteRow.user_key == user_key,
-                VoteRow.competition == competition,
-                VoteRow.submission_id == submission,
+            delete(table).where(
+                table.user_key == user_key,
+                table.competition == competition,
+                table.submission_id == submission,
             )
         )
 
@@ -274,6 +305,13 @@ async def drop_votes(session: AsyncSession, key: UserKey, submissions: Iterable[
 async def votes_of_submission(session: AsyncSession, submission_id: str) -> Sequence[VoteRow]:
     statement = select(VoteRow).where(VoteRow.submission_id == submission_id)
     return (await session.scalars(statement)).all()
+
+
+async def withdrawn_votes_of_submission(
+    session: AsyncSession, submission_id: str
+) -> Sequence[WithdrawnVoteRow]:
+    row = WithdrawnVoteRow
+    return (await session.scalars(select(row).where(row.submission_id == submission_id))).all()
 
 
 async def votes_in(session: AsyncSession, competition: str) -> Sequence[tuple[str, str, bool]]:
@@ -284,7 +322,15 @@ async def votes_in(session: AsyncSession, competition: str) -> Sequence[tuple[st
             VoteRow.competition == competition
         )
     )
-    return [(user, submission, thumbs_up) for user, submission, thumbs_up in rows]
+    row = WithdrawnVoteRow
+    withdrawn = await session.execute(
+        select(row.user_key, row.submission_id, row.first_up).where(row.competition == competition)
+    )
+    return [
+        (user, submission, first_up)
+        for found in (rows, withdrawn)
+        for user, submission, first_up in found
+    ]
 
 
 async def votes_by_breadth(
@@ -321,7 +367,7 @@ async def counted_windows(session: AsyncSession) -> dict[str, CountedWindowRow]:
 async def forget_users(session: AsyncSession, user_keys: Iterable[str]) -> set[str]:
     """Delete every row that names these users, and return the submissions that the rows were about."""
     users, touched = list(user_keys), set()
-    for table in (CountedConversationRow, VoteRow, VisitRow):
+    for table in (CountedConversationRow, VoteRow, WithdrawnVoteRow, VisitRow):
         is_theirs = among(session, table.user_key, users)
         touched |= set(await session.scalars(select(table.submission_id).where(is_theirs)))
         await session.execute(delete(table).where(is_theirs))

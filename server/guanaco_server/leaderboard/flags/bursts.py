@@ -79,5 +79,7 @@ async def _is_burst(session: AsyncSession, row: RatingSlotRow, in_slot: dict[str
 
 async def _users(session: AsyncSession, row: RatingSlotRow) -> set[str]:
     """Return the users who rated the submission in that minute."""
-    found = await records.within(session, row.submission_id, *times_of(row.slot))
+    times = times_of(row.slot)
+    found = await records.within(session, row.submission_id, *times)
+    found += await records.withdrawn_of_submission(session, row.submission_id, *times)
     return {one.user_key for one in found if one.competition == row.competition}

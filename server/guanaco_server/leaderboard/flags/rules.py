@@ -1,7 +1,7 @@
 """The rules that leave ratings out of the votes.
 
     own_account   the backend that had the chat is the submission's own account
-    devoted_user  the user rated often, always thumbs up, and only one developer's submissions
+    devoted_user  the user rated often, always thumbs up, and only one of several developers' submissions
     burst         a submission got more ratings in a minute than its past hour, or the others' minute, makes likely
 
 A rule depends on the recorded ratings alone, neither on the clock nor on the order of arrival. So ratings that are
@@ -66,6 +66,9 @@ def flags_of_user(
     ratings: Sequence[RecordedRating],
     owners: Mapping[str, Owner],
     bursts: Mapping[tuple[str, int], int],
+    *,
+    is_alone: bool,
+    by_latest: bool = False,
 ) -> Iterator[Flag]:
     """Yield the flags of one user's ratings in one competition.
 
@@ -73,6 +76,8 @@ def flags_of_user(
         ratings: All ratings that the user gave in the competition.
         owners: The owner of each submission.
         bursts: The number of ratings in each (submission, slot) that is a burst.
+        is_alone: Only one developer has ratings in the competition, whom everybody rates alone.
+        by_latest: Thumbs are those that ratings were changed to, as in seasons up to schema 6.
     """
     for rating in ratings:
         if rating.account_id == owners[rating.submission_id].account_id:
@@ -81,10 +86,16 @@ def flags_of_user(
             evidence = f"One of {count} ratings of the submission within a minute."
             yield Flag(rating.id, Rule.BURST, evidence)
     developers = {owners[rating.submission_id].developer for rating in ratings}
-    is_devoted = len(developers) == 1 and all(rating.thumbs_up for rating in ratings)
+    thumbs = (one.thumbs_up if by_latest else one.first_up for one in ratings)
+    is_devoted = not is_alone and len(developers) == 1 and all(thumbs)
     if is_devoted and len(ratings) >= DEVOTED_RATINGS:
         evidence = f"All {len(ratings)} ratings of this user are thumbs up for {developers.pop()}."
         yield from (Flag(rating.id, Rule.DEVOTED_USER, evidence) for rating in ratings)
+
+
+def is_contested(rated: Collection[str], owners: Mapping[str, Owner]) -> bool:
+    """Tell whether at least two developers have one of the submissions that were rated."""
+    return len({owners[one].developer for one in rated if one in owners}) > 1
 
 
 def least_burst() -> int:

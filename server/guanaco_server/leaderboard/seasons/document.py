@@ -13,7 +13,8 @@ the document, and keep the others: a season is always recomputed by the schema t
     4   as 2, ranked by each user's first vote on a submission, whose counts are in it too; 1 to 3 take the latest one
     5   as 3, by first votes
     6   as 5, without duels in bursts, and with those that an admin had allowed; 3 and 5 know neither
-    7   as 4, or as 6 where duels count, with each battle's first vote in place of the latest one
+    7   as 4, or as 6 where duels count, with each battle's first vote in place of the latest one, with the first votes of ratings
+        that were withdrawn, and without the rule devoted_user where only one developer was rated
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from guanaco_server.leaderboard.flags.rules import (
     Owner,
     flags_of_user,
     is_burst,
+    is_contested,
     least_burst,
     slot_of,
 )
@@ -59,6 +61,7 @@ SCHEMA = 7
 SCHEMAS = (1, 2, 3, 4, 5, 6, 7)
 WITH_DUELS = (3, 5, 6)
 BY_FIRST_VOTES = (4, 5, 6, 7)
+WITH_WITHDRAWN = (7,)
 
 NONE = VoteCount(0, 0)
 AllowedFlags = Collection[tuple[str, str]]  # (rating, rule)
@@ -163,7 +166,7 @@ def final_ranking(
 
     Args:
         competition: The competition, with the moment of its freeze.
-        ratings: All ratings that were recorded in it.
+        ratings: All ratings that were recorded in it, with those that were withdrawn for the schemas ``WITH_WITHDRAWN``.
         owners: The owner of each submission.
         allowed: The flags that an admin had allowed before the freeze.
         schema: One of ``SCHEMAS``.
@@ -172,11 +175,17 @@ def final_ranking(
     Returns:
         The document.
     """
-    counted = counted_votes(competition, ratings, owners, allowed)
+    counted = counted_votes(competition, ratings, owners, allowed, schema)
     is_first = schema in BY_FIRST_VOTES
     votes = [(one.user, one.submission_id, one.up(is_first=is_first)) for one in counted]
     counts = _counts(votes)
-    latest = _counts([(one.user, one.submission_id, one.latest_up) for one in counted])
+    latest = _counts(
+        [
+            (one.user, one.submission_id, one.latest_up)
+            for one in counted
+            if one.latest_up is not None
+        ]
+    )
     by_user = VotesByUser(votes)
     strengths = (
         duels.fit(by_user, by_user.comparing())(by_user.comparable(), len(by_user.ids))
@@ -212,15 +221,15 @@ def final_ranking(
 
 @dataclass(frozen=True)
 class CountedVote:
-    """A user's vote on a submission: by the latest rating, and by the first one as it was given."""
+    """A user's vote on a submission: by the latest rating, if it is not withdrawn, and by the first one as it was given."""
 
     user: str
     submission_id: str
-    latest_up: bool
+    latest_up: bool | None
     first_up: bool
 
     def up(self, *, is_first: bool) -> bool:
-        return self.first_up if is_first else self.latest_up
+        return self.first_up if is_first or self.latest_up is None else self.latest_up
 
 
 def counted_votes(
@@ -228,10 +237,13 @@ def counted_votes(
     ratings: Collection[RecordedRating],
     owners: Mapping[str, Owner],
     allowed: AllowedFlags,
+    schema: int = SCHEMA,
 ) -> list[CountedVote]:
     """Return the votes sorted by submission and user, so that indexes are the same every time."""
     within = in_window(ratings, {competition.id: window_of(competition)})
     bursts = _bursts(within)
+    is_old = schema not in WITH_WITHDRAWN
+    is_alone = not is_old and not is_contested({one.submission_id for one in within}, owners)
     groups: defaultdict[str, list[RecordedRating]] = defaultdict(list)
     for rating in within:
         groups[rating.user_key].append(rating)
@@ -239,13 +251,18 @@ def counted_votes(
     for user, group in groups.items():
         left_out = {
             flag.feedback_id
-            for flag in flags_of_user(group, owners, bursts)
+            for flag in flags_of_user(group, owners, bursts, is_alone=is_alone, by_latest=is_old)
             if (flag.feedback_id, flag.rule.value) not in allowed
         }
-        firsts = first_votes_of(group, left_out)
+        votes = votes_of(group, left_out)
         found += [
-            CountedVote(user, submission, vote.thumbs_up, firsts[submission].first_up)
-            for submission, vote in votes_of(group, left_out).items()
+            CountedVote(
+                user,
+                submission,
+                votes[submission].thumbs_up if submission in votes else None,
+                first.first_up,
+            )
+            for submission, first in first_votes_of(group, left_out).items()
         ]
     return sorted(found, key=lambda vote: (vote.submission_id, vote.user))
 

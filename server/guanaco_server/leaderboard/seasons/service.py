@@ -26,6 +26,7 @@ from guanaco_server.leaderboard.seasons import queries
 from guanaco_server.leaderboard.seasons.document import (
     SCHEMA,
     SCHEMAS,
+    WITH_WITHDRAWN,
     final_ranking,
     schema_of,
     takes_duels,
@@ -96,6 +97,8 @@ class SeasonService:
         }
         async with self._database.read() as session:
             ratings = await records.of_competition(session, competition.id)
+            if schema in WITH_WITHDRAWN:
+                ratings += await records.withdrawn_in(session, competition.id)
             allowed = await flag_queries.allowed(session, competition.id, frozen_at)
         duels = NO_DUELS
         if takes_duels(competition, schema):
