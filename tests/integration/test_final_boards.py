@@ -55,6 +55,10 @@ class Cup(World):
         votes = [("one_v1", user, True)] * times
         await rate_all(self, self.backends[0], votes, competition=CUP)
 
+    async def rate_rival(self) -> None:
+        """Rate another developer's submission: where one developer alone is rated, nobody is devoted."""
+        await self.rate("eve", False, "two_v1")
+
     async def count_all(self) -> None:
         while not (await self.scores.counter.count_batch()).is_all:
             pass
@@ -90,9 +94,10 @@ async def world(database: Database) -> Cup:
 
 @pytest.mark.slow
 async def test_ratings_after_the_end_make_nobody_devoted(world: Cup) -> None:
+    await world.rate_rival()
     await world.rate_often("fan", DEVOTED_RATINGS - 5)
     await world.rate("bob", False)
-    expected = {"one_v1": VoteCount(1, 1)}
+    expected = {"one_v1": VoteCount(1, 1), "two_v1": VoteCount(0, 1)}
     assert await world.counted() == expected
     await world.set_rules(ends_at=world.clock.now().isoformat())
     await world.rate_often("fan", 10)
@@ -116,12 +121,14 @@ async def test_ratings_before_the_start_are_in_no_burst(world: Cup) -> None:
 
 @pytest.mark.both_databases
 async def test_moved_window_lifts_the_flags_of_what_it_excludes(world: Cup) -> None:
+    await world.rate_rival()
+    rival = {"two_v1": VoteCount(0, 1)}
     await world.rate_often("fan", DEVOTED_RATINGS - 1)
     end = world.clock.now()
     await world.rate("fan", True)
-    assert await world.counted() == {}
+    assert await world.counted() == rival
     await world.set_rules(ends_at=end.isoformat())
-    assert await world.counted() == {"one_v1": VoteCount(1, 0)}
+    assert await world.counted() == {"one_v1": VoteCount(1, 0)} | rival
     flags = (await world.admin.get("/votes/flags", params={"competition": CUP})).json()
     assert len(flags) == DEVOTED_RATINGS
     assert all(flag["lifted_at"] for flag in flags)
@@ -171,22 +178,24 @@ async def crowd(world: Cup, rng: random.Random, models: tuple[str, ...]) -> None
 async def test_frozen_board_stays_despite_allowances_and_leaving_users(
     world: Cup,
 ) -> None:
+    await world.rate_rival()
+    rival = {"two_v1": VoteCount(0, 1)}
     await world.rate_often("fan", DEVOTED_RATINGS)
     for user in ("alice", "bob"):
         await world.rate(user, user == "bob")
     await world.counted()
     season = await world.freeze()
-    assert season == {"one_v1": VoteCount(1, 1)}
+    assert season == {"one_v1": VoteCount(1, 1)} | rival
     flags = (await world.admin.get("/votes/flags")).json()
     await world.admin.post(f"/votes/{flags[0]['feedback_id']}/allow")
     await world.admin.post("/users/erase", json={"user_id": "alice"})
-    assert await world.counted() == {"one_v1": VoteCount(2, 0)}
+    assert await world.counted() == {"one_v1": VoteCount(2, 0)} | rival
     assert await world.board() == season
     rows = (await world.http_with({}).get("/leaderboard", params={"competition": CUP})).json()
-    first = rows["rows"][0]
+    (first,) = [row for row in rows["rows"] if row["submission_id"] == "one_v1"]
     assert (first["rank"], first["thumbs_up_ratio"]) == (1, 0.5)
     assert first["interval_low"] < 0.5 < first["interval_high"]
-    assert [row["rank"] for row in rows["rows"][1:]] == [None, None]
+    assert [row["rank"] for row in rows["rows"]] == [1, 1, None]
 
 
 async def test_a_board_lists_who_is_admitted_and_who_is_rated(world: Cup) -> None:

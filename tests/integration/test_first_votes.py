@@ -91,6 +91,7 @@ async def test_a_changed_rating_counts_as_it_was_given(world: Votes) -> None:
     assert (await world.row())["thumbs_down"] == 1
 
 
+@pytest.mark.both_databases
 async def test_a_first_vote_is_given_once_although_it_is_withdrawn(world: Votes) -> None:
     http = await world.http(Role.BACKEND)
     await world.routing.refresh()

@@ -292,6 +292,8 @@ async def test_a_window_over_everything_counts_the_votes_of_the_board(world: Old
     starts_at = world.clock.now().isoformat()
     admin = await world.http(Role.ADMIN)
     await admin.put("/competitions/cup", json={"name": "Cup", "starts_at": starts_at})
+    await world.publish(await world.account(Role.DEVELOPER, "rival"), "rival_v1")
+    await rate(world, backend, "rival_v1", "19", True)
     await rate_all(world, backend, [("acme-tiny_v1", "fan", True)] * DEVOTED_RATINGS)
     await rate(world, backend, "acme-tiny_v1", "17", False)
     await rate(world, backend, "acme-tiny_v1", "17", True)

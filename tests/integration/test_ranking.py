@@ -62,6 +62,11 @@ class Season(World):
         )
         await rate_all(self, self.backend, votes, competition=competition)
 
+    async def ups(self) -> int:
+        """The thumbs up of the first model on the open board."""
+        ups = {row["submission_id"]: row["thumbs_up"] for row in await self.rows("open")}
+        return int(ups["model-0_v1"])
+
     async def rows(self, competition: str = "autumn", **params: str) -> list[dict[str, Any]]:
         await self.scores.loop.run_once()
         answer = await self.http_with({}).get(
@@ -214,26 +219,26 @@ async def test_only_an_admin_freezes_and_the_open_competition_never_ends(world: 
 
 async def test_devoted_user_is_left_out_until_an_admin_allows_it(world: Season) -> None:
     await world.all_votes(["fan"] * DEVOTED_RATINGS, lambda _: {0: True}, "open")
-    await world.votes("alice", {0: True}, "open")
-    assert (await world.rows("open"))[0]["thumbs_up"] == 1
+    assert await world.ups() == 1, "one developer alone is rated"
+    await world.votes("alice", {0: True, 1: False}, "open")
+    assert await world.ups() == 1, "the fan is devoted now"
     flags = (await world.admin.get("/votes/flags")).json()
     assert len(flags) == DEVOTED_RATINGS
     assert {flag["rule"] for flag in flags} == {"devoted_user"}
     assert "fan" not in json.dumps(flags)
     allowed = await world.admin.post(f"/votes/{flags[0]['feedback_id']}/allow")
     assert allowed.json()[0]["allowed_by"] == "admin"
-    assert (await world.rows("open"))[0]["thumbs_up"] == 2
+    assert await world.ups() == 2
     answer = await world.admin.post("/votes/fb_none/allow")
     assert (answer.status_code, answer.json()["error"]) == (404, "flag_not_found")
 
 
 async def test_a_flag_is_lifted_when_its_rule_holds_no_more(world: Season) -> None:
     await world.all_votes(["fan"] * DEVOTED_RATINGS, lambda _: {0: True}, "open")
-    await world.rows("open")
+    await world.votes("eve", {1: False}, "open")
+    assert await world.ups() == 0
     await world.votes("fan", {1: False}, "open")
-    assert {row["submission_id"]: row["thumbs_up"] for row in await world.rows("open")}[
-        "model-0_v1"
-    ] == 1
+    assert await world.ups() == 1
     flags = (await world.admin.get("/votes/flags", params={"submission": "model-0_v1"})).json()
     assert all(flag["lifted_at"] for flag in flags)
 

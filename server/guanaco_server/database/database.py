@@ -315,7 +315,9 @@ def was_changed(result: Result[Any]) -> bool:
 
 
 def among(
-    session: AsyncSession, column: InstrumentedAttribute[str], values: Iterable[str]
+    session: AsyncSession,
+    column: InstrumentedAttribute[str] | InstrumentedAttribute[str | None],
+    values: Iterable[str],
 ) -> ColumnElement[bool]:
     """``column IN (values)`` with one parameter, however many values: no limit is met, and the statement stays the same."""
     if session.get_bind().dialect.name == "postgresql":

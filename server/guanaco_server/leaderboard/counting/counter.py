@@ -314,7 +314,8 @@ class _Batch:
             recount.slots.update(await flag_queries.drop_slots(self._session, submission_id))
             await flag_queries.add_to_slots(self._session, slots)
             recount.users.update(rating.user_key for rating in ratings)
-            recount.users.update(vote.user_key for vote in (*votes, *withdrawn))
+            recount.users.update(vote.user_key for vote in votes)
+            recount.users.update(vote.user_key for vote in withdrawn)
             recount.slots.update(slots)
         return recount
 
