@@ -175,6 +175,11 @@ def test_each_spelling_of_postgresql_is_accepted(kind: str) -> None:
     assert settings.sqlalchemy_url == "postgresql+psycopg://u:p@db/x"
 
 
+def test_a_number_with_few_values_is_read_from_the_environment() -> None:
+    assert load_settings(environ={"GUANACO_LORA_MAX_RANK": "8"}).settings.lora_max_rank == 8
+    assert "should be 8, 16" in refusal({"GUANACO_LORA_MAX_RANK": "9"})
+
+
 def test_lists_and_tables_are_json_in_the_environment() -> None:
     environ = {
         "GUANACO_ENGINE_ARGS": '["--a", "b"]',

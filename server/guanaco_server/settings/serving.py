@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 from guanaco_server.settings.storage import GIB
 
@@ -112,6 +112,13 @@ class EngineSettings(BaseModel):
         ge=0,
         description="How long model servers outlive a platform that was killed, so that a restart finds them.",
     )
+
+    @field_validator("lora_max_rank", mode="before")
+    @classmethod
+    def _read_number(cls, value: object) -> object:
+        """Take the text of an environment variable as the number that it is."""
+        is_number = isinstance(value, str) and value.strip().isdecimal()
+        return int(str(value)) if is_number else value
 
 
 class CheckSettings(BaseModel):
