@@ -29,9 +29,10 @@ IMPORTS = ":".join([str(Path("server").absolute()), str(Path().absolute())])
 UNPRIVILEGED = 65534
 
 ATTEMPTS = """
-import json, os, socket, sys
+import ctypes, errno, json, os, socket, struct, sys
 from pathlib import Path
 
+LIBC = ctypes.CDLL(None, use_errno=True)
 places = json.loads(os.environ.pop("PLACES", "null") or Path(sys.argv[1]).read_text())
 
 def become() -> None:
@@ -43,6 +44,52 @@ def become() -> None:
 def listens(port):
     with socket.socket() as tried:
         tried.connect(("127.0.0.1", port))
+        return True
+
+def connects(kind, protocol):
+    with socket.socket(socket.AF_INET, kind, protocol) as tried:
+        tried.connect(("127.0.0.1", places["port"]))
+        return True
+
+def sends(flags, call):
+    with socket.socket() as tried:
+        address = ("127.0.0.1", places["port"])
+        return call(tried, b"x", flags, address) == 1
+
+def many_messages(tried, data, flags, address):
+    name = (ctypes.c_char * 16).from_buffer_copy(struct.pack("=HH4s8x", 2, socket.htons(address[1]), socket.inet_aton(address[0])))
+    kept = ctypes.create_string_buffer(data)
+    part = (ctypes.c_size_t * 2)(ctypes.addressof(kept), 1)
+    header = ctypes.create_string_buffer(struct.pack("PIxxxxPNPNixxxxIxxxx", ctypes.addressof(name), 16, ctypes.addressof(part), 1, 0, 0, 0, 0))
+    return LIBC.sendmmsg(tried.fileno(), header, 1, flags)
+
+def datagram():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as tried:
+        return tried.sendto(b"x", ("127.0.0.1", places["port"])) == 1
+
+def is_made(*kind):
+    with socket.socket(*kind):
+        return True
+
+def unix():
+    with socket.socket(socket.AF_UNIX) as tried:
+        tried.connect(places["unix"])
+        return True
+
+def other_protocol():
+    with socket.socket() as tried:
+        try:
+            tried.setsockopt(socket.IPPROTO_TCP, 31, b"none")  # TCP_ULP
+        except OSError as error:
+            return error.errno != errno.EPERM
+
+def ring():
+    made = LIBC.syscall(425, 1, ctypes.create_string_buffer(120))
+    return made >= 0 or ctypes.get_errno() not in (errno.EPERM, errno.ENOSYS)
+
+def accepts():
+    with socket.socket() as tried:
+        tried.listen()  # at a port that the kernel chooses
         return True
 
 def forks():
@@ -62,6 +109,21 @@ ATTEMPTS = {
     "environment": lambda: Path(f"/proc/{places['platform']}/environ").read_bytes(),
     "memory": lambda: open(f"/proc/{places['platform']}/mem", "rb").close() or True,
     "connect": lambda: listens(places["port"]),
+    "mptcp": lambda: connects(socket.SOCK_STREAM, 262),
+    "fast open": lambda: sends(0x20000000, lambda tried, data, flags, address: tried.sendto(data, flags, address)),
+    "fast open in a message": lambda: sends(0x20000000, lambda tried, data, flags, address: tried.sendmsg([data], [], flags, address)),
+    "fast open in messages": lambda: sends(0x20000000, many_messages),
+    "udp": datagram,
+    "udp lite": lambda: is_made(socket.AF_INET, socket.SOCK_DGRAM, 136),
+    "vsock": lambda: is_made(socket.AF_VSOCK, socket.SOCK_STREAM),
+    "netlink": lambda: is_made(socket.AF_NETLINK, socket.SOCK_RAW, 4),
+    "raw": lambda: is_made(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP),
+    "packet": lambda: is_made(socket.AF_PACKET, socket.SOCK_RAW, 0),
+    "xdp": lambda: is_made(44, socket.SOCK_RAW, 0),
+    "other protocol": other_protocol,
+    "ring": ring,
+    "unix": unix,
+    "listen": accepts,
     "fork": forks,
     "program": spawns,
     "signal": lambda: os.kill(places["platform"], 0) or True,
@@ -182,28 +244,33 @@ def expected(name: str, in_force: set[str]) -> set[str]:
     if name in ("template", "tokenizer"):
         needs = dict.fromkeys(ALL, layers.CALLS)
     elif name == "checker":
-        needs = NEEDS | dict.fromkeys(("connect", "fork", "program", "signal"), layers.CALLS)
+        others = ("connect", "fork", "program", "signal", *WAYS_AROUND_PORTS)
+        needs = NEEDS | dict.fromkeys(others, layers.CALLS)
+    elif name == "model server":  # vLLM's processes talk through Unix sockets, and it listens
+        needs = {attempt: needed for attempt, needed in NEEDS.items() if attempt not in SERVES_BY}
     else:
         needs = NEEDS
     return {attempt for attempt, layer in needs.items() if layer in in_force}
 
 
+WAYS_AROUND_PORTS = (
+    *("mptcp", "fast open", "fast open in a message", "fast open in messages", "udp", "udp lite", "vsock"),
+    *("netlink", "raw", "packet", "xdp", "other protocol", "ring", "unix", "listen"),
+)  # fmt: skip
+SERVES_BY = ("unix", "listen")
 NEEDS = {
     "database": layers.FILES,
     "environment": layers.FILES,
     "memory": layers.FILES,
-    "write": layers.FILES,
-    "hoard": layers.MEMORY,
     "connect": layers.PORTS,
-    "signal": layers.SIGNALS,
+    **dict.fromkeys(WAYS_AROUND_PORTS, layers.SOCKETS),
     "fork": layers.PROCESSES,
     "program": layers.PROCESSES,
+    "signal": layers.SIGNALS,
+    "write": layers.FILES,
+    "hoard": layers.MEMORY,
 }
-ALL = tuple(NEEDS)
-IN_ORDER = (
-    *("database", "environment", "memory", "connect", "fork"),
-    *("program", "signal", "write", "hoard"),
-)
+ALL = tuple(NEEDS)  # in the order in which they are tried
 
 
 @pytest.mark.parametrize("user", [0, UNPRIVILEGED], ids=["as root", "as nobody"])
@@ -219,7 +286,40 @@ def test_nothing_is_to_be_had_from_inside(
 
 def test_without_confinement_every_attempt_succeeds(folder: Path, listener: int) -> None:
     """Else the attempts would prove nothing."""
-    assert attempts_from_inside("", 0, folder, listener) == list(IN_ORDER)
+    assert attempts_from_inside("", 0, folder, listener) == list(ALL)
+
+
+def test_names_are_resolved_where_no_udp_may_be_sent() -> None:
+    code = """
+import json, os, socket, threading
+from guanaco_server.confinement.landlock import Access
+from guanaco_server.confinement.profiles import confine_program
+from guanaco_server.confinement.sockets import Sockets
+confine_program(Access(connects=(443,)), Sockets())
+def look_up(name):
+    try:
+        return socket.getaddrinfo(name, 443, type=socket.SOCK_STREAM)[0][4][0]
+    except socket.gaierror as error:
+        return error.args[0] == socket.EAI_NONAME
+found = [look_up("localhost"), look_up("127.0.0.1"), look_up("no such name")]
+if (child := os.fork()) == 0:
+    found.append(look_up(b"localhost"))
+    print(json.dumps(found), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": IMPORTS},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,  # the resolver ends with those who ask it, and its output with it
+    )
+    assert ran.returncode == 0, ran.stderr
+    local, number, unknown, in_child = json.loads(ran.stdout)
+    assert local in ("127.0.0.1", "::1")
+    assert (number, unknown, in_child) == ("127.0.0.1", True, local)
 
 
 def test_the_environment_that_others_see_has_no_secret() -> None:
@@ -265,6 +365,9 @@ def attempts_from_inside(name: str, user: int, folder: Path, listener: int) -> l
         made.mkdir()
     (data / "guanaco.db").write_text("users")
     write_artifact(artifact, random_tensors(10))
+    unix = socket.socket(socket.AF_UNIX)
+    unix.bind(str(data / "socket"))
+    unix.listen()
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o777)  # only the confinement is in the way
     places = {
@@ -275,6 +378,7 @@ def attempts_from_inside(name: str, user: int, folder: Path, listener: int) -> l
         "artifact": str(artifact),
         "platform": os.getpid(),
         "port": listener,
+        "unix": str(data / "socket"),
     }
     (folder / "tried.py").write_text(code)
     task = SerializerTask(
@@ -300,6 +404,7 @@ def attempts_from_inside(name: str, user: int, folder: Path, listener: int) -> l
         text=True,
         check=False,
     )
+    unix.close()
     lines = [line for line in ran.stdout.splitlines() if line.startswith("[")]
     assert lines, ran.stdout + ran.stderr
     return list(json.loads(lines[-1]))

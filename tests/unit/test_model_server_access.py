@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from guanaco_server.confinement.profiles import DNS_PORT, ports_of
+from guanaco_server.confinement.profiles import ports_of
 from guanaco_server.engine.serve import traces_to
 
 
@@ -16,9 +16,9 @@ from guanaco_server.engine.serve import traces_to
     ],
 )
 def test_a_model_server_may_send_its_traces(arguments: list[str], port: int) -> None:
-    assert ports_of(*traces_to(["--seed=0", *arguments])) == (DNS_PORT, port)
+    assert ports_of(*traces_to(["--seed=0", *arguments])) == (port,)
 
 
 def test_no_port_is_opened_without_traces() -> None:
     for arguments in ([], ["--port", "4317"], ["--otlp-traces-endpoint"]):
-        assert ports_of(*traces_to(arguments)) == (DNS_PORT,)
+        assert ports_of(*traces_to(arguments)) == ()

@@ -18,14 +18,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from guanaco.errors import InvalidSettings
-from guanaco_server.confinement import landlock, privileges, seccomp
+from guanaco_server.confinement import landlock, privileges, seccomp, sockets
 from guanaco_server.confinement.kernel import MACHINE
 from guanaco_server.confinement.landlock import Access
+from guanaco_server.confinement.sockets import MSG_FASTOPEN, Sockets
 
 TIMEOUT_S = 60
-FILES, PORTS, SIGNALS = "files", "ports", "signals"
+FILES, PORTS, SOCKETS, SIGNALS = "files", "ports", "sockets", "signals"
 CALLS, PROCESSES, USER, PRIVILEGES = "system calls", "new processes", "own user", "privileges"
 MEMORY = "memory"
+MPTCP, VSOCK, PACKET = 262, 40, 17  # a protocol and two families, by Linux's numbers
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ def unavailable() -> tuple[str, ...]:
         FILES: version > 0,
         PORTS: version >= landlock.NET_VERSION,
         SIGNALS: version >= landlock.SCOPE_VERSION,
+        SOCKETS: seccomp.is_supported(),
         CALLS: seccomp.is_supported(),
         PROCESSES: seccomp.is_supported(),
     }
@@ -83,6 +86,7 @@ def _try_all(place: Path, port: int) -> list[Layer]:
         _privileges(),
         _files(place),
         _ports(port),
+        _sockets(port),
         _signals(parent),
         _user(was_root),
         _calls(),
@@ -131,13 +135,61 @@ def _ports(port: int) -> Layer:
         return Layer(
             PORTS,
             False,
-            "The kernel is older than 6.7: serializer jobs and model servers may connect to any port.",
+            "The kernel is older than 6.7: serializer jobs and model servers may connect to any TCP port, and nothing else here prevents it.",
         )
     return Layer(
         PORTS,
         True,
-        "Serializer jobs and model servers use only their own TCP ports; templates and tokenizers none.",
+        "Serializer jobs, and model servers of one process, use only their own TCP ports; templates and tokenizers none. Model servers on a GPU or of several ranks may use any.",
     )
+
+
+def _sockets(port: int) -> Layer:
+    try:
+        sockets.restrict(Sockets())
+    except (OSError, KeyError):
+        return Layer(
+            SOCKETS,
+            False,
+            "Without a filter of system calls, serializer jobs and model servers go past the limit of ports by MPTCP, TCP Fast Open, UDP and Unix sockets.",
+        )
+    if done := [name for name, act in _ways_around_ports(port).items() if _is_possible(act)]:
+        return Layer(
+            SOCKETS, False, f"The filter of sockets does not hold: {', '.join(done)} works."
+        )
+    return Layer(
+        SOCKETS,
+        True,
+        "Nothing goes past the limit of ports: no MPTCP, TCP Fast Open, UDP, SCTP, vsock, netlink, or raw packets; names are resolved by another process. "
+        "Model servers keep Unix sockets, by which vLLM's processes talk, and on a GPU or with several ranks UDP and three kinds of netlink.",
+    )
+
+
+def _ways_around_ports(port: int) -> dict[str, Callable[[], object]]:
+    address = ("127.0.0.1", port)
+
+    def fast_open() -> None:
+        with socket.socket() as tried:
+            tried.sendto(b"", MSG_FASTOPEN, address)
+
+    def datagram() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as tried:
+            tried.sendto(b"", address)
+
+    def mptcp() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM, MPTCP) as tried:
+            tried.connect(address)
+
+    return {
+        "MPTCP": mptcp,
+        "TCP Fast Open": fast_open,
+        "UDP": datagram,
+        "a Unix socket": lambda: socket.socket(socket.AF_UNIX).close(),
+        "SCTP": lambda: socket.socket(socket.AF_INET, socket.SOCK_SEQPACKET).close(),
+        "vsock": lambda: socket.socket(VSOCK, socket.SOCK_STREAM).close(),
+        "netlink": lambda: socket.socket(sockets.NETLINK, socket.SOCK_RAW).close(),
+        "a packet socket": lambda: socket.socket(PACKET, socket.SOCK_RAW).close(),
+    }
 
 
 def _signals(parent: int) -> Layer:

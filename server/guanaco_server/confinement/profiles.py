@@ -2,7 +2,8 @@
 
     computation   templates, tokenizers: memory and its open pipes; no file, no network, no process, no one to signal
     checker       a try of a repo's small files: the same, and one folder
-    program       serializer job, model server: the files and ports that it names; no way into other processes
+    program       serializer job, model server: the files, ports and sockets that it names; no way into other processes
+    resolver      what looks names up for a program (names.py): the files about names, and DNS
 
 Layers, of which each that this machine has is in force (``layers.py`` says which, and the platform logs the others at its start): no new privileges, a user of its own
 where root starts us, no capabilities, Landlock, a filter of system calls. All are taken by the process itself, after its
@@ -21,9 +22,10 @@ from urllib.parse import urlsplit
 
 import guanaco
 import guanaco_server
-from guanaco_server.confinement import landlock, privileges, seccomp
+from guanaco_server.confinement import landlock, names, privileges, seccomp, sockets
 from guanaco_server.confinement.kernel import IS_LINUX
 from guanaco_server.confinement.landlock import Access
+from guanaco_server.confinement.sockets import Sockets
 
 
 def _paths(names: str) -> tuple[Path, ...]:
@@ -38,9 +40,16 @@ SYSTEM_FILES = _paths(
     /usr/share /usr/include /proc /sys /run/systemd/resolve
     /etc/resolv.conf /etc/hosts /etc/nsswitch.conf /etc/host.conf /etc/gai.conf /etc/services /etc/protocols
     /etc/ld.so.cache /etc/localtime /etc/passwd /etc/group /etc/mime.types /etc/os-release
-    /etc/ssl /etc/pki /etc/ca-certificates /etc/alternatives /etc/OpenCL /etc/vulkan
+    /etc/ssl/certs /etc/ssl/cert.pem /etc/ssl/ca-bundle.pem /etc/ssl/openssl.cnf /etc/ca-certificates
+    /etc/pki/tls/certs /etc/pki/tls/cert.pem /etc/pki/tls/openssl.cnf /etc/pki/tls/openssl.d /etc/pki/ca-trust
+    /etc/alternatives /etc/OpenCL /etc/vulkan
     """
 )
+# Not /dev: a disk is there as well, which root reads whole.
+DEVICES = _paths("/dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /dev/ptmx /dev/pts")
+ACCELERATORS = (
+    *("nvidia*", "kfd", "dri", "accel", "infiniband", "gdrdrv", "dxg", "davinci*", "hisi_hdc", "devmm_svm"),
+)  # fmt: skip
 SYSTEM_PROGRAMS = _paths("/bin /sbin /usr/bin /usr/sbin")
 DNS_PORT = 53
 PORTS = {"http": 80, "https": 443}
@@ -61,8 +70,13 @@ def confine_checker(folder: Path) -> None:
     _only((*seccomp.COMPUTE, *seccomp.FILES))
 
 
-def confine_program(access: Access) -> None:
-    """Leave this process what it names, and what a Python program reads to run; before it starts its first thread."""
+def confine_program(access: Access, made: Sockets) -> None:
+    """Leave this process what it names, and what a Python program reads to run; before it starts its first thread.
+
+    One that connects, and makes no UDP sockets, has names resolved by a process of their own.
+    """
+    if IS_LINUX and access.connects and not made.udp:
+        names.resolve_outside(_confine_resolver)
     given = replace(
         access,
         reads=(*_libraries(), *SYSTEM_FILES, *_certificates(), *access.reads),
@@ -71,6 +85,21 @@ def confine_program(access: Access) -> None:
     _confine(given)
     _try(privileges.drop_capabilities)
     _try(lambda: seccomp.without(seccomp.DANGEROUS))
+    _try(lambda: sockets.restrict(made))
+
+
+def _confine_resolver() -> None:
+    """Leave this process the system's files about names, and DNS."""
+    _confine(Access(reads=(*SYSTEM_LIBRARIES, *SYSTEM_FILES), connects=(DNS_PORT,)))
+    _try(privileges.switch_to_unique_user)
+    _try(privileges.drop_capabilities)
+    _try(lambda: seccomp.without((*seccomp.DANGEROUS, *seccomp.PROCESSES)))
+    _try(lambda: sockets.restrict(Sockets(udp=True, netlink=(sockets.ROUTE,))))
+
+
+def accelerators() -> tuple[Path, ...]:
+    """Return the devices of this machine's GPUs, and of the networks between them."""
+    return tuple(path for name in ACCELERATORS for path in Path("/dev").glob(name))
 
 
 def forbid_processes() -> None:
@@ -79,8 +108,8 @@ def forbid_processes() -> None:
 
 
 def ports_of(*urls: str) -> tuple[int, ...]:
-    """Return the ports that a client of these URLs connects to, and DNS's; a file URL has none."""
-    found = {DNS_PORT}
+    """Return the ports that a client of these URLs connects to; a file URL has none."""
+    found = set[int]()
     for url in urls:
         parts = urlsplit(url)
         if port := parts.port or PORTS.get(parts.scheme):

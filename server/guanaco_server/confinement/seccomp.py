@@ -24,7 +24,7 @@ CLONE_THREAD = 0x00010000
 SECCOMP = (317, 277)
 SET_MODE_FILTER, TSYNC = 1, 1
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
-LOAD, JUMP_EQUAL, JUMP_SET, JUMP_GREATER, RETURN = 0x20, 0x15, 0x45, 0x35, 0x06
+LOAD, JUMP_EQUAL, JUMP_SET, JUMP_GREATER, AND, RETURN = 0x20, 0x15, 0x45, 0x35, 0x54, 0x06
 NUMBER, ARCH, ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
 
 # name: number on x86_64, on aarch64; None where it does not exist
@@ -43,7 +43,7 @@ CALLS: dict[str, tuple[int | None, int | None]] = {
     "gettid": (186, 178), "gettimeofday": (96, 169), "getuid": (102, 174), "init_module": (175, 105),
     "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "io_uring_setup": (425, 425), "ioctl": (16, 29),
     "ioperm": (173, None), "iopl": (172, None), "kcmp": (312, 272), "kexec_file_load": (320, 294),
-    "kexec_load": (246, 104), "keyctl": (250, 219), "kill": (62, 129), "lseek": (8, 62), "lstat": (6, None),
+    "kexec_load": (246, 104), "keyctl": (250, 219), "kill": (62, 129), "listen": (50, 201), "lseek": (8, 62), "lstat": (6, None),
     "madvise": (28, 233), "membarrier": (324, 283), "mkdir": (83, None), "mkdirat": (258, 34), "mknod": (133, None),
     "mknodat": (259, 33), "mmap": (9, 222), "modify_ldt": (154, None), "mount": (165, 40),
     "mount_setattr": (442, 442), "move_mount": (429, 429), "mprotect": (10, 226), "mremap": (25, 216),
@@ -56,8 +56,9 @@ CALLS: dict[str, tuple[int | None, int | None]] = {
     "readlink": (89, None), "readlinkat": (267, 78), "readv": (19, 65), "reboot": (169, 142),
     "rename": (82, None), "renameat": (264, 38), "renameat2": (316, 276), "request_key": (249, 218),
     "restart_syscall": (219, 128), "rseq": (334, 293), "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135),
-    "rt_sigreturn": (15, 139), "sched_getaffinity": (204, 123), "sched_yield": (24, 124), "select": (23, None),
-    "set_robust_list": (273, 99), "setitimer": (38, 103), "setns": (308, 268), "settimeofday": (164, 170),
+    "rt_sigreturn": (15, 139), "sched_getaffinity": (204, 123), "sched_yield": (24, 124), "select": (23, None), "sendmmsg": (307, 269), "sendmsg": (46, 211),
+    "sendto": (44, 206),
+    "set_robust_list": (273, 99), "setitimer": (38, 103), "setns": (308, 268), "setsockopt": (54, 208), "settimeofday": (164, 170),
     "sigaltstack": (131, 132), "socket": (41, 198), "socketpair": (53, 199), "stat": (4, None), "statx": (332, 291),
     "swapoff": (168, 225), "swapon": (167, 224), "sysinfo": (99, 179), "syslog": (103, 116), "tgkill": (234, 131),
     "time": (201, None), "times": (100, 153), "umount2": (166, 39), "uname": (63, 160), "unlink": (87, None),
@@ -96,29 +97,29 @@ Only = Mapping[str, tuple[int, tuple[int, ...]]]
 
 def only(names: Iterable[str], restricted: Only | None = None) -> None:
     """Let this process make no other calls, for good."""
-    rules = b"".join(_rule(name, ALLOW) for name in names)
+    rules = b"".join(rule(name, ALLOW) for name in names)
     rules += b"".join(_allowed_with(name, *allowed) for name, allowed in (restricted or {}).items())
-    _install(rules, ERRNO | errno.EPERM)
+    install(rules, ERRNO | errno.EPERM)
 
 
 def without(names: Iterable[str]) -> None:
     """Take these calls from this process, for good."""
-    _install(b"".join(_rule(name, ERRNO | errno.EPERM) for name in names), ALLOW)
+    install(b"".join(rule(name, ERRNO | errno.EPERM) for name in names), ALLOW)
 
 
 def without_processes() -> None:
     """Let this process start threads, but neither a process nor a program."""
-    rules = b"".join(_rule(name, ERRNO | errno.EPERM) for name in PROCESSES)
-    _install(rules + threads_only(), ALLOW)
+    rules = b"".join(rule(name, ERRNO | errno.EPERM) for name in PROCESSES)
+    install(rules + threads_only(), ALLOW)
 
 
 def threads_only() -> bytes:
-    number = _number("clone")
-    flags = _load(ARGUMENTS) + _jump(JUMP_SET, CLONE_THREAD, 0, 1)
-    body = flags + _return(ALLOW) + _return(ERRNO | errno.EPERM)
+    number = number_of("clone")
+    flags = load(ARGUMENTS) + jump(JUMP_SET, CLONE_THREAD, 0, 1)
+    body = flags + returns(ALLOW) + returns(ERRNO | errno.EPERM)
     assert number is not None, "every architecture has it"
     return (
-        _rule("clone3", ERRNO | errno.ENOSYS) + _jump(JUMP_EQUAL, number, 0, len(body) // 8) + body
+        rule("clone3", ERRNO | errno.ENOSYS) + jump(JUMP_EQUAL, number, 0, len(body) // 8) + body
     )
 
 
@@ -126,13 +127,13 @@ def is_supported() -> bool:
     return MACHINE in ARCHITECTURES
 
 
-def _install(rules: bytes, otherwise: int) -> None:
+def install(rules: bytes, otherwise: int) -> None:
     """Raise OSError where the kernel has no filters. ``PR_SET_NO_NEW_PRIVS`` must be set, or the process be root."""
     column, arch = ARCHITECTURES[MACHINE]
-    program = _load(ARCH) + _jump(JUMP_EQUAL, arch, 1, 0) + _return(KILL) + _load(NUMBER)
+    program = load(ARCH) + jump(JUMP_EQUAL, arch, 1, 0) + returns(KILL) + load(NUMBER)
     if MACHINE == "x86_64":
-        program += _jump(JUMP_GREATER, X32_BIT, 0, 1) + _return(ERRNO | errno.EPERM)
-    program += rules + _return(otherwise)
+        program += jump(JUMP_GREATER, X32_BIT, 0, 1) + returns(ERRNO | errno.EPERM)
+    program += rules + returns(otherwise)
     kept = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(kept))
     call(_seccomp(column), ctypes.c_ulong(SET_MODE_FILTER), ctypes.c_ulong(TSYNC), header)
@@ -142,33 +143,38 @@ def _seccomp(column: int) -> int:
     return SECCOMP[column]
 
 
-def _number(name: str) -> int | None:
+def number_of(name: str) -> int | None:
     return CALLS[name][ARCHITECTURES[MACHINE][0]]
 
 
-def _rule(name: str, action: int) -> bytes:
-    number = _number(name)
-    return b"" if number is None else _jump(JUMP_EQUAL, number, 0, 1) + _return(action)
+def rule(name: str, action: int) -> bytes:
+    number = number_of(name)
+    return b"" if number is None else jump(JUMP_EQUAL, number, 0, 1) + returns(action)
 
 
 def _allowed_with(name: str, argument: int, values: tuple[int, ...]) -> bytes:
-    number = _number(name)
+    number = number_of(name)
     if number is None:
         return b""
-    body = _load(ARGUMENTS + 8 * argument)
-    body += b"".join(_jump(JUMP_EQUAL, value, 0, 1) + _return(ALLOW) for value in values)
-    body += _return(ERRNO | errno.EPERM)
-    return _jump(JUMP_EQUAL, number, 0, len(body) // 8) + body
+    body = load(ARGUMENTS + 8 * argument)
+    body += b"".join(jump(JUMP_EQUAL, value, 0, 1) + returns(ALLOW) for value in values)
+    body += returns(ERRNO | errno.EPERM)
+    return jump(JUMP_EQUAL, number, 0, len(body) // 8) + body
 
 
-def _load(offset: int) -> bytes:
+def masked(mask: int) -> bytes:
+    """Keep only these bits of what was loaded."""
+    return struct.pack("HBBI", AND, 0, 0, mask)
+
+
+def load(offset: int) -> bytes:
     return struct.pack("HBBI", LOAD, 0, 0, offset)
 
 
-def _jump(kind: int, value: int, if_true: int, if_false: int) -> bytes:
+def jump(kind: int, value: int, if_true: int, if_false: int) -> bytes:
     """Both are numbers of instructions to leave out."""
     return struct.pack("HBBI", kind, if_true, if_false, value)
 
 
-def _return(action: int) -> bytes:
+def returns(action: int) -> bytes:
     return struct.pack("HBBI", RETURN, 0, 0, action)

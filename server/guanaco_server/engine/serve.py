@@ -29,7 +29,15 @@ from typing import Any
 from guanaco_server.confinement.environment import hide_secrets
 from guanaco_server.confinement.landlock import Access
 from guanaco_server.confinement.packages import linked_packages
-from guanaco_server.confinement.profiles import SYSTEM_PROGRAMS, confine_program, ports_of
+from guanaco_server.confinement.profiles import (
+    DEVICES,
+    DNS_PORT,
+    SYSTEM_PROGRAMS,
+    accelerators,
+    confine_program,
+    ports_of,
+)
+from guanaco_server.confinement.sockets import DEVICE_EVENTS, RDMA, ROUTE, Sockets
 from guanaco_server.engine import lifeline
 from guanaco_server.engine.adapters import LORA_MODULES, HeldAdapters
 from guanaco_server.engine.artifacts.errors import ArtifactError
@@ -73,7 +81,7 @@ def main(argv: list[str] | None = None) -> None:
     options, further = _parser().parse_known_args(argv)
     os.environ.update(ENVIRONMENT)
     source = ArtifactSource.from_environment(options.artifact)
-    confine_program(access_of(options, further, source))
+    confine_program(access_of(options, further, source), sockets_of(further))
     limit_memory(is_kernels=is_cpu_build())
     lifeline.hold()
     try:
@@ -91,7 +99,8 @@ def access_of(options: argparse.Namespace, further: list[str], source: ArtifactS
     Ranks that share a model talk to each other on ports that they choose, and so does vLLM's engine on a GPU: there
     every port stays.
     """
-    is_alone = is_cpu_build() and not has_ranks(further)
+    is_alone = _is_alone(further)
+    traces = traces_to(further)
     watched, artifact = lifeline.named(), source.folder
     if artifact is not None and TOKEN_VARIABLE in os.environ:
         artifact = artifact.parent  # it may be given another one of the store
@@ -105,12 +114,30 @@ def access_of(options: argparse.Namespace, further: list[str], source: ArtifactS
         reads=tuple(path for path in (watched, artifact) if path),
         writes=(*(Path(tempfile.gettempdir()), SHARED_MEMORY, *caches),),
         executes=SYSTEM_PROGRAMS,
-        devices=(Path("/dev"),),
-        connects=ports_of(options.artifact, *source.urls.values(), *traces_to(further))
+        devices=(*DEVICES, *accelerators()),
+        connects=(
+            *ports_of(options.artifact, *source.urls.values(), *traces),
+            *((DNS_PORT,) if traces else ()),
+        )
         if is_alone
         else None,
         listens=(options.port, FREE_PORT) if is_alone else None,
     )
+
+
+def sockets_of(further: Sequence[str]) -> Sockets:
+    """Return what vLLM makes beside TCP sockets: its processes talk through Unix sockets, and torch asks for the machine's addresses.
+
+    gRPC, which sends traces, looks names up by itself. Several GPUs find each other by ways that differ with the machine.
+    """
+    if _is_alone(further):
+        has_traces = bool(traces_to(further))
+        return Sockets(udp=has_traces, unix=True, netlink=(ROUTE,), listens=True)
+    return Sockets(udp=True, unix=True, netlink=(ROUTE, DEVICE_EVENTS, RDMA), listens=True)
+
+
+def _is_alone(further: Sequence[str]) -> bool:
+    return is_cpu_build() and not has_ranks(further)
 
 
 def traces_to(further: Sequence[str]) -> list[str]:

@@ -3,7 +3,7 @@
     GUANACO_TICKET=URL python -m guanaco_server.serializer.job
 
 The task says what to make and where to write it (task.py); making.py makes it. HF_TOKEN holds the Hub
-token, if any. stdout has one JSON object a line (progress.py); exit status 1 after a last line that says why.
+token, if any. stdout has one JSON object a line (reporting.py); exit status 1 after a last line that says why.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import urllib3
 from guanaco_server.confinement.environment import hide_secrets
 from guanaco_server.confinement.landlock import Access
 from guanaco_server.confinement.profiles import confine_program, forbid_processes, ports_of
+from guanaco_server.confinement.sockets import Sockets
 from guanaco_server.engine import lifeline
 from guanaco_server.engine.artifacts.store_trust import trusted_by
 from guanaco_server.serializer.making import make_artifact
@@ -44,7 +45,7 @@ def main() -> int:
     try:
         task = read_task(os.environ.pop(TICKET_VARIABLE))
         with tempfile.TemporaryDirectory() as scratch:
-            confine_program(access_of(task, Path(scratch)))
+            confine_program(access_of(task, Path(scratch)), Sockets())
             lifeline.hold()
             serialize(task, Path(scratch))
     except Exception as error:  # noqa: BLE001 - the job's outermost frame: whatever happened must be told
