@@ -355,6 +355,31 @@ async def test_an_idle_connection_makes_room_for_a_new_one(limits: DoorLimits) -
         assert (await newcomer.answer()).endswith(b"0")
 
 
+async def test_headers_that_only_begin_keep_nobody_out() -> None:
+    hold, held = asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/held":
+            held.set()
+            await hold.wait()
+        await respond(send, b"1")
+
+    for limits in (replace(LONG, connections=4), replace(LONG, per_address=4)):
+        hold.clear()
+        held.clear()
+        async with served(app, limits) as url, contextlib.AsyncExitStack() as stack:
+            working = await stack.enter_async_context(connected(url))
+            await working.send(GET.replace(b"/", b"/held", 1))
+            await held.wait()
+            for _ in range(12):
+                await (await stack.enter_async_context(connected(url))).send(b"G")
+            honest = await stack.enter_async_context(connected(url))
+            await honest.send(GET)
+            assert (await honest.answer()).endswith(b"1")
+            hold.set()
+            assert (await working.answer()).endswith(b"1"), "what is worked on is not cut"
+
+
 async def test_connections_over_the_limit_get_503() -> None:
     hold = asyncio.Event()
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import heapq
 import resource
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address, ip_network
-from typing import Protocol
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from guanaco.errors import TooManyConnections
+from guanaco_server.http.connections.waiting import Connection, Holder, WaitingConnections
 from guanaco_server.http.errors import ErrorForms
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.settings import Settings
@@ -31,7 +30,6 @@ FILES_A_STREAM = 2  # the client's socket, and the one to its model server
 MOST_CONNECTIONS = 16_384  # an idle one takes 10 KB, one with an open stream 20 KB
 MIN_CONNECTIONS = 64
 SHARE_OF_AN_ADDRESS = 4  # a quarter of them
-ROOM_MADE = 32  # idle connections that are closed at once where there is no room for a new one
 KNOWN_ADDRESSES = 4_096
 LONGEST_ADDRESS = 64
 RENEWAL_S = 4.0  # in which an address may open as many connections as it may have
@@ -209,19 +207,6 @@ def host_of(hop: str) -> str:
     return hop.partition(":")[0] if hop.count(":") == 1 else hop
 
 
-class Connection(Protocol):
-    """A connection as the door sees it. ``deadline`` is on the loop's clock."""
-
-    deadline: float
-
-    @property
-    def is_idle(self) -> bool: ...
-
-    def time_out(self) -> None: ...
-
-    def hang_up(self) -> None: ...
-
-
 class ConnectionRate:
     """Limits how fast each address opens connections: a token bucket for each of those that were here last."""
 
@@ -254,45 +239,54 @@ class FrontDoor:
         self._addresses = AddressCount(limits.per_address, trusted_proxies)
         self._rate = ConnectionRate(limits.per_address)
         self._metrics = metrics
-        self._inside: dict[Connection, str | None] = {}
+        self._inside: dict[Connection, Holder] = {}
+        self._waiting = WaitingConnections()
         self._held_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def admit(self, address: str | None) -> bool:
-        """Tell whether this address may open a connection now, before anything is made for it. Idle ones make room."""
-        if len(self._inside) >= self.limits.connections and not self._make_room():
-            self.note("full")
-            return False
+        """Tell whether this address may open a connection now, before anything is made for it. Waiting ones make room.
+
+        The cost does not grow with the number of connections.
+        """
         network = self._addresses.network_of(address)
-        if network is None:
-            return True
-        if not self._rate.take(network, asyncio.get_running_loop().time()):
+        now = asyncio.get_running_loop().time()
+        if network is not None and not self._rate.take(network, now):
             self.note("rate")
             return False
-        if self._addresses.is_full(network) and not self._make_room(network):
-            self.note("address")
-            return False
-        return True
+        return self._has_room(network)
 
     def enter(self, connection: Connection, address: str | None) -> bool:
-        """Tell whether the connection may stay. If all places are taken, in total or for its address, idle connections are closed for it."""
-        if len(self._inside) >= self.limits.connections and not self._make_room():
-            self.note("full")
+        """Tell whether the connection may stay. It is idle at first."""
+        if not self._has_room(self._addresses.network_of(address)):
             return False
-        try:
-            network = self._enter_address(address)
-        except OverLimit:
-            self.note("address")
-            return False
-        self._inside[connection] = network
+        holder = self._waiting.enter(self._addresses.enter(address))
+        self._inside[connection] = holder
+        self._waiting.note_idle(holder, connection)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
         return True
 
     def leave(self, connection: Connection) -> None:
         """Also for one that was not let in."""
-        if connection in self._inside:
-            self._addresses.leave(self._inside.pop(connection))
+        if (holder := self._inside.pop(connection, None)) is not None:
+            self._addresses.leave(holder.network)
+            self._waiting.leave(holder, connection)
+
+    def note_idle(self, connection: Connection) -> None:
+        """Note that its answer is sent: from now on it may be closed to make room."""
+        if (holder := self._inside.get(connection)) is not None:
+            self._waiting.note_idle(holder, connection)
+
+    def note_begun(self, connection: Connection) -> None:
+        """Note that a header has begun to come, and is not complete."""
+        if (holder := self._inside.get(connection)) is not None:
+            self._waiting.note_begun(holder, connection)
+
+    def note_busy(self, connection: Connection) -> None:
+        """Note that its header is complete: it is closed for no other one."""
+        if (holder := self._inside.get(connection)) is not None:
+            self._waiting.note_busy(holder, connection)
 
     def hold(self, size: int) -> bool:
         """Count bytes of a request that is still arriving. Return whether there is room for them; they must be released in either case."""
@@ -306,24 +300,26 @@ class FrontDoor:
         """Count a connection that was refused or ended for this reason."""
         self._metrics.note_connection_ended(reason)
 
-    def _enter_address(self, address: str | None) -> str | None:
-        try:
-            return self._addresses.enter(address)
-        except OverLimit as full:
-            if not self._make_room(full.network):
-                raise
-            return self._addresses.enter(address)
+    def _has_room(self, network: str | None) -> bool:
+        """Tell whether there is a place, in total and for this address. A waiting connection is closed where there is none."""
+        if len(self._inside) >= self.limits.connections and not self._end(self._waiting.choose()):
+            self.note("full")
+            return False
+        if network is None or not self._addresses.is_full(network):
+            return True
+        if self._end(self._waiting.choose_of(network)):
+            return True
+        self.note("address")
+        return False
 
-    def _make_room(self, network: str | None = None) -> bool:
-        """End those idle connections, of the network if one is given, that have been idle longest."""
-        inside = self._inside.items()
-        idle = (one for one, of in inside if (network is None or of == network) and one.is_idle)
-        oldest = heapq.nsmallest(ROOM_MADE, idle, key=lambda one: one.deadline)
-        for connection in oldest:
-            self.note("idle")
-            self.leave(connection)
-            connection.hang_up()
-        return bool(oldest)
+    def _end(self, chosen: tuple[Holder, Connection] | None) -> bool:
+        if chosen is None:
+            return False
+        holder, connection = chosen
+        self.note("idle" if connection in holder.idle else "header")
+        self.leave(connection)
+        connection.hang_up()
+        return True
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()

@@ -135,6 +135,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._refuse_within(HeaderTooLarge(self._limits.header_bytes))
         if len(self.pipeline) >= PIPELINED:
             self._refuse_within(MalformedRequest("There are too many requests on one connection."))
+        self._door.note_busy(self)
         self._phase, self._bytes, self._chunks = BODY, 0, 0
         super().on_headers_complete()
         self.headers = []  # for trailers, which nobody reads
@@ -151,7 +152,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._phase == BODY:
             self._phase, self.deadline = WORKING, NEVER
         elif self._phase == DRAINING:
-            self._wait(IDLE, self._limits.idle_s)
+            self._wait_for_request()
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
@@ -165,9 +166,11 @@ class GuardedProtocol(HttpToolsProtocol):
             self.server_state.total_requests += 1
             self.flow.resume_reading()
             if self._phase == WORKING:
-                self._wait(IDLE, self._limits.idle_s)
+                self._wait_for_request()
             elif self._phase == BODY:
                 self._wait(DRAINING, self._limits.linger_s)
+            elif self._phase == HEADER:
+                self._door.note_begun(self)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -209,6 +212,10 @@ class GuardedProtocol(HttpToolsProtocol):
         before, self._unsent_bytes = self._unsent_bytes, self.transport.get_write_buffer_size()
         return self._unsent_bytes > 0 and (before == 0 or self._unsent_bytes < before)
 
+    def _wait_for_request(self) -> None:
+        self._wait(IDLE, self._limits.idle_s)
+        self._door.note_idle(self)
+
     def _wait_for_end(self) -> None:
         is_sent = self.transport.get_write_buffer_size() == 0
         self._wait(CLOSING, self._limits.linger_s if is_sent else self._limits.write_s)
@@ -243,6 +250,8 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._bytes += size
             if before != HEADER:
                 self._wait(phase, self._limits.header_s)
+                if before == IDLE:
+                    self._door.note_begun(self)
             if self._bytes > self._limits.header_bytes or len(self.headers) > HEADER_LINES:
                 self._door.note("header_bytes")
                 self._refuse(HeaderTooLarge(self._limits.header_bytes))
