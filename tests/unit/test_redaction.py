@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,28 @@ REDACTION = Redaction(["s3cret-value"], [Path("/srv/guanaco-data")])
         ("postgresql://guanaco:hunter22@db/x", "postgresql://guanaco:***@db/x"),
         ("postgresql://guanaco:hun/ter@22@db/x", "postgresql://guanaco:***@db/x"),
         ("http://hub:8080/models/@me", "http://hub:8080/models/@me"),
+        (f"{{'X-Amz-Signature': '{SIGNATURE}'}}", "{'X-Amz-Signature': '***'}"),
+        (f"('X-Amz-Signature', '{SIGNATURE}')", "('X-Amz-Signature', '***')"),
+        (f'{{"X-Amz-Signature":"{SIGNATURE}"}}', '{"X-Amz-Signature":"***"}'),
+        (f"X-Amz-Signature%253D{SIGNATURE}", "X-Amz-Signature%253D***"),
+        (f"next=%252Fa%253FX-Amz-Signature%253D{SIGNATURE}", "next=%252Fa%253F***"),
+        ("X-Hub-Token: abcdefgh", "X-Hub-Token: ***"),
+        ("{'x-api-key': b'abcdefgh'}", "{'x-api-key': b'***'}"),
+        ("host=db password=hunter22 dbname=x", "host=db password=*** dbname=x"),
+        ("connect(user='u', password='hunter22')", "connect(user='u', password='***')"),
+        ('{"token": "abcdefgh", "n": 1}', '{"token": "***", "n": 1}'),
+        ("token hf_oauth_eyJhbGci.abc-def_1", "token hf_oauth_***"),
+        ("org api_org_abcdefghijkl", "org api_org_***"),
+        ("jwt eyJhbGciOiJFZERTQSJ9.eyJyZWFkIjp0.c2lnbmF0dXJl.", "jwt eyJ***."),
+        (
+            "max_tokens=8, eos_token='</s>', tokenizer='x'",
+            "max_tokens=8, eos_token='</s>', tokenizer='x'",
+        ),
+        (
+            "from huggingface_hub import hf_hub_download",
+            "from huggingface_hub import hf_hub_download",
+        ),
+        ("the secret of its password: none", "the secret of its password: none"),
         ("it said s3cret-value", "it said ***"),
         ("GET /v1/models?limit=2 200", "GET /v1/models?limit=2 200"),
         ("Is this a signature? No.", "Is this a signature? No."),
@@ -88,3 +111,28 @@ async def test_everything_that_processes_say_comes_through_it() -> None:
     told = (*said, *result.last_lines, *lines, str(await cluster.observe("m-tiny")))
     assert all("***" in one and SIGNATURE not in one for one in told)
     assert len(told) == 4
+
+
+async def test_a_secret_that_a_process_was_given_is_masked() -> None:
+    token, signed = "a developer's odd token", f"https://s3{TICKET}"
+    words = [f"{token}!", f"it signed {SIGNATURE}", "X-Amz-Date is no secret"]
+    inner = MemoryCluster(JobScript(words, exit_code=1))
+    cluster, said = RedactedCluster(inner, Redaction(())), list[str]()
+
+    async def on_line(line: str) -> None:
+        said.append(line)
+
+    given = {"HF_TOKEN": token, "TICKET": signed}
+    result = await cluster.run_job(JobSpec("s-job", ("x",), secrets=given), on_line)
+    masked = ["***!", "it signed ***", "X-Amz-Date is no secret"]
+    assert said == list(result.last_lines) == masked
+    urls = json.dumps({"model.tensors": signed})
+    first = DeploymentSpec("m-tiny", ("x",), secrets={"CONTROL": token, "URLS": urls})
+    await cluster.apply_deployment(first)
+    await cluster.renew_secrets(DeploymentSpec("m-tiny", ("x",), secrets={"CONTROL": "another"}))
+    inner.die("m-tiny", lines=[*words, "another"])
+    inner.trouble("m-tiny", token)
+    assert (await cluster.logs("m-tiny"))[0] == [*masked, "***"]
+    state = await cluster.observe("m-tiny")
+    assert state is not None
+    assert state.problem == "***"

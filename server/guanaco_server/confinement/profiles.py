@@ -46,7 +46,9 @@ SYSTEM_FILES = _paths(
     """
 )
 # Not /dev: a disk is there as well, which root reads whole.
-DEVICES = _paths("/dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /dev/ptmx /dev/pts")
+DEVICES = _paths(
+    "/dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /dev/ptmx /dev/pts"
+)
 ACCELERATORS = (
     *("nvidia*", "kfd", "dri", "accel", "infiniband", "gdrdrv", "dxg", "davinci*", "hisi_hdc", "devmm_svm"),
 )  # fmt: skip

@@ -118,9 +118,7 @@ def threads_only() -> bytes:
     flags = load(ARGUMENTS) + jump(JUMP_SET, CLONE_THREAD, 0, 1)
     body = flags + returns(ALLOW) + returns(ERRNO | errno.EPERM)
     assert number is not None, "every architecture has it"
-    return (
-        rule("clone3", ERRNO | errno.ENOSYS) + jump(JUMP_EQUAL, number, 0, len(body) // 8) + body
-    )
+    return rule("clone3", ERRNO | errno.ENOSYS) + jump(JUMP_EQUAL, number, 0, len(body) // 8) + body
 
 
 def is_supported() -> bool:

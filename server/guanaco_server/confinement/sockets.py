@@ -25,7 +25,11 @@ TYPE_MASK = 0xF  # the rest are SOCK_CLOEXEC and SOCK_NONBLOCK
 TCP_ULP = 31  # another protocol under a TCP socket; it may not be TCP any more
 FLAGS_OF = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}  # which argument
 NETLINK = 16
-ROUTE, DEVICE_EVENTS, RDMA = 0, 15, 20  # protocols of netlink: addresses and routes; devices; InfiniBand
+ROUTE, DEVICE_EVENTS, RDMA = (
+    0,
+    15,
+    20,
+)  # protocols of netlink: addresses and routes; devices; InfiniBand
 INTERNET = (socket.AF_INET, socket.AF_INET6)
 NO_FAMILY = seccomp.ERRNO | errno.EAFNOSUPPORT
 REFUSED = seccomp.ERRNO | errno.EPERM
