@@ -153,9 +153,13 @@ async def test_a_canary_that_people_like_less_is_ended(world: RollingWorld) -> N
         conversation = await world.open(http, f"user-{user}")
         is_new = version.takes(ConversationStart(conversation, world.clock.now().timestamp()))
         await http.post(f"/conversations/{conversation}/messages", json={"content": "Hello"})
-        rating = {"thumbs_up": not is_new}
-        rated = await http.post(f"/conversations/{conversation}/feedback", json=rating)
+        rating, path = {"thumbs_up": not is_new}, f"/conversations/{conversation}/feedback"
+        rated = await http.post(path, json=rating)
         assert rated.is_success, rated.text
+        if user % 2:  # what is withdrawn stays the first rating
+            assert (await http.delete(path)).is_success
+            world.clock.advance(0.001)
+            assert (await http.post(path, json={"thumbs_up": True})).is_success
     await world.rollouts.step()
     assert await world.phase() is RolloutPhase.FAILED
     assert "users gave a thumbs down (100%)" in await why(world)

@@ -412,12 +412,13 @@ def build_rooms(
 
 
 async def _votes(database: Database, submission_id: str, since: datetime) -> list[CanaryVote]:
-    """List the ratings that a canary compares: of each user the first one of a conversation that began since."""
+    """List the ratings that a canary compares: of each user the first one of a conversation that began since, withdrawn or not."""
     async with database.read() as session:
         ratings = await feedback_records.given_since(session, submission_id, since)
+        ratings += await feedback_records.withdrawn_of_submission(session, submission_id, since)
         begun = await chat_records.begun(session, {one.conversation_id for one in ratings})
     firsts: dict[str, CanaryVote] = {}
-    for one in ratings:
+    for one in sorted(ratings, key=lambda one: (one.at, one.id)):
         began_at = begun.get(one.conversation_id)
         if began_at is not None and began_at >= since:
             talk = ConversationStart(one.conversation_id, began_at.timestamp())

@@ -62,7 +62,7 @@ def router(feedback: FeedbackService, erasures: ErasureService, auth: Auth) -> R
 
     @routes.delete("/conversations/{conversation_id}/feedback", status_code=204)
     async def withdraw_rating(conversation_id: str, account: Account = talker) -> None:
-        """Withdraw a rating within a day. It no longer counts; the conversation can be rated again."""
+        """Withdraw a rating within a day. It is no longer shown; ranks keep it as the user's first vote. The conversation can be rated again."""
         await feedback.withdraw(account, conversation_id)
 
     @routes.get(
