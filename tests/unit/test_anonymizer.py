@@ -37,6 +37,7 @@ def test_an_ordinary_line_stays_as_it_is(text: str) -> None:
             "J a n e here, j-a-n-e, J.A.N.E. R.O.E",
             "<USER> here, <USER>, <USER>",
         ),
+        ("Jane Roe", "JaneRoe or jane_roe, J·a·n·e, J\u0430ne", "<USER> or <USER>, <USER>, <USER>"),
         ("Ana", "an a and a na", "an a and a na"),
         ("You", "You know me", "You know me"),
         ("a.*", "aaa a.* b", "aaa <USER> b"),

@@ -43,9 +43,16 @@ MAC = re.compile(
     r"|(?=[0-9.]*[a-f])[0-9a-f]{4}(?:\.[0-9a-f]{4}){2})(?![\w:-]|\.\w)",
     re.IGNORECASE,
 )
+NAMED_MAC = re.compile(
+    r"\bmac(?:[ -]?addr\w{0,6})?(?:\s(?:is|ist|es|est))?[\s:=]{1,3}(?P<mac>(?=[a-f]*\d)[0-9a-f]{12})(?!\w)",
+    re.IGNORECASE,
+)
 ETHEREUM = re.compile(r"(?<!\w)0x[0-9a-f]{40}(?!\w)", re.IGNORECASE)
+RIPPLE = "rpshnaf39wBUDNEGHJKLM4PQRST7VWXYZ2bcdeCg65jkm8oFqi1tuvAxyz"
+SOLANA_CHARS = range(43, 45)  # of 32 bytes; a key that is shorter has zeros in front, which is rare
 BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
-WALLET = re.compile(rf"(?<!\w)(?:[{BASE58}]{{25,35}}|(?:bc|tb)1[a-z0-9]{{25,62}})(?!\w)")
+WALLET = re.compile(rf"(?<!\w)(?:[{BASE58}]{{25,44}}|(?:bc|tb)1[a-z0-9]{{25,62}})(?!\w)")
+BECH32 = re.compile(r"(?<!\w)(?:ltc1|addr1)[02-9ac-hj-np-z]{30,110}(?!\w)")
 MONERO = re.compile(rf"(?<!\w)[48][{BASE58}]{{94}}(?!\w)")
 SHORTEST_WALLET = 25
 
@@ -64,6 +71,8 @@ def find(text: str, longest_word: int) -> Iterator[Span]:
         yield from _ip_addresses(IPV4, text)
     if text.count(":") >= 5 or text.count("-") >= 5 or text.count(".") >= 2:
         yield from matches(MAC, text, Tag.MAC)
+    for match in NAMED_MAC.finditer(text):
+        yield Span(*match.span("mac"), Tag.MAC)
     if longest_word >= SHORTEST_WALLET:
         yield from _wallets(text)
 
@@ -78,18 +87,30 @@ def _wallets(text: str) -> Iterator[Span]:
         if match[0].startswith(("bc1", "tb1")):
             is_wallet = bitcoin.is_valid(match[0])
         else:
-            is_wallet = _has_base58_checksum(match[0])
+            is_wallet = _is_base58_wallet(match[0])
         if is_wallet:
             yield Span(*match.span(), Tag.WALLET)
-    for form in (ETHEREUM, MONERO):
+    for form in (ETHEREUM, MONERO, BECH32):
         yield from matches(form, text, Tag.WALLET)
 
 
-def _has_base58_checksum(text: str) -> bool:
-    """Check the last four bytes, as in Bitcoin, Litecoin, Dogecoin and Tron: double SHA-256 of the rest."""
+def _is_base58_wallet(text: str) -> bool:
+    if len(text) in SOLANA_CHARS:
+        return _number(text, BASE58) >> 248 != 0 and _number(text, BASE58) >> 256 == 0
+    if text.startswith("r"):
+        return _has_checksum(_number(text, RIPPLE))
+    return _has_checksum(_number(text, BASE58))
+
+
+def _number(text: str, alphabet: str) -> int:
     number = 0
     for sign in text:
-        number = number * 58 + BASE58.index(sign)
+        number = number * 58 + alphabet.index(sign)
+    return number
+
+
+def _has_checksum(number: int) -> bool:
+    """Check the last four bytes, as in Bitcoin, Litecoin, Dogecoin, Tron and XRP: double SHA-256 of the rest."""
     if number >> 200:
         return False
     payload, check = divmod(number, 1 << 32)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from guanaco_server.anonymization.addresses import ENDINGS, WORDLIKE_ENDINGS, matches
 from guanaco_server.anonymization.spans import Span, Tag
 
-EMAIL = re.compile(r"[\w.+%-]{1,64}\s?@\s?[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}")
+EMAIL = re.compile(r"[\w.+%-]{1,64}\s?@{1,2}\s?[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}")
 ANY_ENDING = rf"(?:{ENDINGS}|{WORDLIKE_ENDINGS})"
 AT_WORDS = r"ät|arr?obase|arroba|chiocciola|klammeraffe|snabel-a"
 DOT_WORDS = "dot|punkt|punto|ponto"  # "point" is a common word in English and French
@@ -49,6 +49,9 @@ MAIL_AT_HOST = re.compile(
     rf"(?:\.|\s\.\s)(?:{ENDINGS}))\b",
     re.IGNORECASE,
 )
+COMMA_FOR_DOT = re.compile(
+    rf"[\w.+%-]{{1,64}}\s?@{{1,2}}\s?(?:{MAIL_HOSTS})\s?,\s?(?:{ENDINGS})\b", re.IGNORECASE
+)
 SPELLED_AT = re.compile(r"at(?<=[\W_]at)(?![^\W_])")
 RUN_DOT = r"(?:DOT|Dot|\.)"
 RUN_TOGETHER = re.compile(
@@ -74,6 +77,7 @@ def find(text: str, lower: str) -> Iterator[Span]:
     has_at = "@" in text
     if has_at:
         yield from matches(EMAIL, text, Tag.EMAIL)
+        yield from matches(COMMA_FOR_DOT, text, Tag.EMAIL)
     if "at" not in lower and not has_at and not any(word in lower for word in SAID_AT):
         if " t " in lower:
             yield from _spaced_out(text)

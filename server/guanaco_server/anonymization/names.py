@@ -12,15 +12,22 @@ from functools import lru_cache
 from guanaco_server.anonymization.spans import Span, Tag
 
 NO_USER_NAMES = frozenset({"you", "user", "me", "i", "anonymous", "guest", "human", "anon"})
+LOOKALIKES = str.maketrans(  # of Cyrillic and Greek
+    "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0458\u0455\u0501\u04bb"
+    "\u0391\u0392\u0395\u0396\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5\u03a7\u03bf"
+    "\u0410\u0412\u0415\u041a\u041c\u041d\u041e\u0420\u0421\u0422\u0423\u0425\u0406\u0408\u0405",
+    "aeopcyxijsdhABEZHIKMNOPTYXoABEKMHOPCTYXIJS",
+)
 SHORTEST = 2
 SHORTEST_PART = 3  # of a name of several words: shorter parts are initials or words like "of"
 
 
 def find_user_name(text: str, user_name: str) -> Iterator[Span]:
-    """Find the whole name in any case, and each word of it where it begins with a capital."""
+    """Find the whole name in any case, and each word of it where it begins with a capital. Letters of other scripts that look alike are taken for them."""
     pattern = _pattern(user_name)
     if pattern is not None:
-        for match in pattern.finditer(text):
+        alike = text if text.isascii() or not user_name.isascii() else text.translate(LOOKALIKES)
+        for match in pattern.finditer(alike):
             yield Span(*match.span(), Tag.USER)
 
 
@@ -30,7 +37,7 @@ def _pattern(user_name: str) -> re.Pattern[str] | None:
     if len(name) < SHORTEST or name.lower() in NO_USER_NAMES:
         return None
     words = name.split()
-    whole = r"\s+".join(re.escape(word) for word in words)
+    whole = r"(?:\s+|[_.-]?)".join(re.escape(word) for word in words)
     spelled = [_spelled(form) for form in ("".join(words), *words) if len(form) >= SHORTEST_PART]
     parts = [
         re.escape(form)
@@ -44,7 +51,7 @@ def _pattern(user_name: str) -> re.Pattern[str] | None:
 
 def _spelled(word: str) -> str:
     """Return a pattern for the word with a space or a mark between all of its letters."""
-    return f"(?i:{r'[ ._*-]{1,3}'.join(map(re.escape, word))})"
+    return f"(?i:{r'[ ._*·•-]{1,3}'.join(map(re.escape, word))})"
 
 
 HANDLE = re.compile(
@@ -72,7 +79,11 @@ NAME = r"[\w.@-]{3,40}"
 MAIL = r"(?:gmail|googlemail|hotmail|outlook|yahoo|proton(?:mail)?|icloud|gmx|web\.de)"
 ON_NETWORK = re.compile(
     r"(?<![\w@./-])(?P<name>(?=[A-Za-z_.]{3,30}\d{2}|[A-Za-z]{2,30}[._][A-Za-z]{2})[\w.-]{4,40})(?<!\.js)(?<!\.py)"
-    rf"\s{{1,3}}(?:on|en|auf|bei|sur|chez|no|na|em|at)\s{{1,3}}(?:(?P<mail>{MAIL})|{NETWORK})\b",
+    rf"\s{{1,3}}(?:on|en|auf|bei|sur|chez|no|na|em|at|su)\s{{1,3}}(?:(?P<mail>{MAIL})|{NETWORK})\b",
+    re.IGNORECASE,
+)
+BEFORE_MAIL = re.compile(
+    rf"\b(?:it['\u2019]?s|is|ist|es|est|é|è)\s{{1,3}}(?P<name>(?=[A-Za-z_.]{{3,30}}\d{{2}}|[A-Za-z]{{2,30}}[._][A-Za-z]{{2}})[\w.-]{{4,40}})\s?,\s?(?P<mail>{MAIL})\b",
     re.IGNORECASE,
 )
 OWN_MARKED = re.compile(
@@ -109,7 +120,7 @@ def find_handles(text: str, lower: str, has_digit: bool) -> Iterator[Span]:
         yield from _spans(OWN.finditer(text), "own")
     is_marked = has_digit or "_" in text or INNER_DOT.search(text) is not None
     if is_marked and (names_a_network or _names_any(MAILS, lower)):
-        for form in (ON_NETWORK, OWN_MARKED):
+        for form in (ON_NETWORK, BEFORE_MAIL, OWN_MARKED):
             for match in form.finditer(text):
                 tag = Tag.EMAIL if match["mail"] else Tag.HANDLE
                 yield Span(

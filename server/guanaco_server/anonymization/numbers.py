@@ -38,7 +38,7 @@ HARMLESS = (
     re.compile(r"\d{4}([-./])\d{1,2}\1\d{1,2}(?:[ _-]\d{1,2}){0,3}"),  # a date, and a time
     re.compile(r"\d{1,2}([-./ ])\d{1,2}\1\d{4}(?:[ _-]\d{1,2}){0,3}"),
     re.compile(r"(?:1[5-9]|20)\d\d(?:[ ./-]{1,3}(?:1[5-9]|20)\d\d)+"),  # years
-    re.compile(r"\d{1,3}(?:\.\d{3}){2,}"),  # thousands, as on the continent
+    re.compile(r"[1-9]\d{0,2}(?:\.\d{3}){2,}"),  # thousands, as on the continent
     re.compile(r"\d{1,2}\.\d+"),  # a decimal
     re.compile(r"\d{1,3}(?: ?000)+"),  # millions
     re.compile(r"[1-9]\d?(?:[ ./*()_-]{1,3}\d{1,2}){3,}"),  # a list of small numbers
@@ -77,7 +77,10 @@ REGISTERS: tuple[tuple[re.Pattern[str], Callable[[str], bool]], ...] = (
     (_form(r"[A-Z]{6}\d{2}[A-Z]\d{2}[A-Z]\d{3}[A-Z]"), codicefiscale.is_valid),
     (_form(r"\d{11}"), pesel.is_valid),
     (_form(r"(?:19|20)?\d{6}[-+]\d{4}"), personnummer.is_valid),
-    (_form(r"[A-CEGHJ-PR-TW-Z]{2} ?\d{2} ?\d{2} ?\d{2} ?[A-D]"), lambda _text: True),  # UK NINO
+    (
+        _form(r"(?:QQ|[A-CEGHJ-PR-TW-Z]{2}) ?\d{2} ?\d{2} ?\d{2} ?[A-D]"),
+        lambda _text: True,
+    ),  # UK NINO
     (
         _form(
             r"[A-CEGHJ-PR-TW-Z][ .-]?[A-CEGHJ-NPR-TW-Z](?:[ .-]{1,2}\d[ .-]?\d|[ .-]?\d{2}){3}[ .-]{0,2}[A-D]"

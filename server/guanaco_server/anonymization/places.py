@@ -28,6 +28,7 @@ BRITISH_AREAS = frozenset([
 UNITS = frozenset(
     ["GB", "TB", "LB", "FT", "HR", "PS", "HP", "ST", "ND", "RD", "TH", "DB", "HZ"]
 )  # "the S3 5GB plan", "M1 2nd exit"
+LONGEST_BRITISH = 7  # without a space
 CANADIAN = re.compile(
     r"(?<![A-Za-z0-9-])[ABCEGHJ-NPRSTVXY]\d[ABCEGHJ-NPRSTV-Z] ?\d[ABCEGHJ-NPRSTV-Z]\d(?![A-Za-z0-9-])"
 )
@@ -42,6 +43,13 @@ BEFORE_A_TOWN = re.compile(
     r"\b(?:in|nach|aus|bei|à|en|a|em|para)\s(?P<code>\d{5})(?=\s(?!Euro|Dollar|Mensch|Leute|Mann|Frau|Kilo|Meter|Jahr|Tag|Stund|"
     r"Schritt|Punkt|Einwohner|Personen|Zeichen|Wört|Wort|Stück|Mal|Stimmen|Follower)[A-ZÄÖÜÉ][a-zäöüßéèáíóúñç]{2})"
 )
+TOWNS = (
+    "Paris|Lyon|Marseille|Toulouse|Nice|Nantes|Strasbourg|Montpellier|Bordeaux|Lille|Rennes|Reims|Grenoble|Dijon|Angers|Berlin|Hamburg|"
+    "München|Muenchen|Köln|Koeln|Frankfurt|Stuttgart|Düsseldorf|Leipzig|Dortmund|Essen|Bremen|Dresden|Hannover|Nürnberg|Duisburg|Bochum|"
+    "Bonn|Münster|Mannheim|Karlsruhe|Augsburg|Wiesbaden|Kiel|Mainz|Freiburg|Madrid|Barcelona|Valencia|Sevilla|Zaragoza|Málaga|Murcia|"
+    "Bilbao|Granada|Roma|Milano|Napoli|Torino|Palermo|Genova|Bologna|Firenze|Bari|Catania|Venezia|Verona"
+)
+WITH_A_TOWN = re.compile(rf"(?<![\w.,-])(?P<code>\d{{5}})\s(?:{TOWNS})\b")
 WORDS = r"zip(?: ?code)?|post(?:al)? ?code|plz|postleitzahl|c[oó]digo postal|code postal|cep|cp|cap|postnummer"
 NAMED = re.compile(
     rf"\b(?:{WORDS})(?:\s(?:is|ist|lautet|es|est|é))?[\s:.#]{{1,3}}"
@@ -56,6 +64,10 @@ DEGREES = r"[-+]?\d{1,3}(?:\.\d{1,12})?\s?°(?:\s?\d{1,2}(?:\.\d{1,6})?\s?['\u20
 COMPASS = re.compile(
     rf"(?<![\w.]){DEGREES}\s?[NS]\b[\s,;/]{{0,3}}{DEGREES}\s?[EWO]\b"
     rf"|(?<![\w.])[NS]\s?{DEGREES}[\s,;/]{{0,3}}[EWO]\s?{DEGREES}"
+)
+PLAIN_COMPASS = re.compile(
+    r"(?<![\w.])\d{1,2}\.\d{2,12}\s?[NS][\s,;/]{1,3}\d{1,3}\.\d{2,12}\s?[EWO]\b"
+    r"|(?<![\w.])[NS]\s?\d{1,2}\s\d{1,2}\.\d{1,6}[\s,;/]{1,3}[EWO]\s?\d{1,3}\s\d{1,2}\.\d{1,6}(?!\w|\.\d)"
 )
 NAMED_PAIR = re.compile(
     r"\b(?:gps|coord\w{0,8}|koordinaten|latitude|lat)\b[^\d\n]{0,16}(?P<pair>[-+]?\d{1,2}\.\d{2,12}[^\d\n]{1,12}\d{1,3}\.\d{2,12})",
@@ -81,6 +93,7 @@ def find(text: str, lower: str) -> Iterator[Span]:
         for form in (PREFIXED, AMERICAN, BRAZILIAN):
             yield from _places(form, text)
         yield from _places(BEFORE_A_TOWN, text, "code")
+        yield from _places(WITH_A_TOWN, text, "code")
     if "-" in text:
         yield from _places(PORTUGUESE, text)
     if any(word in lower for word in NAMED_WORDS):
@@ -88,6 +101,7 @@ def find(text: str, lower: str) -> Iterator[Span]:
     if text.count(".") >= 2:
         yield from (span for span in _places(PAIR, text) if _is_valid_coordinate(text, span))
         yield from _places(NAMED_PAIR, text, "pair")
+        yield from _places(PLAIN_COMPASS, text)
     if "°" in text:
         yield from _places(COMPASS, text)
 
@@ -101,7 +115,8 @@ def _is_british(match: re.Match[str]) -> bool:
     """Decide by the area. In lower case, and where the unit is one of measure, a short area is not enough."""
     area = match["area"].upper()
     is_clear = match[0].isupper() and match["unit"] not in UNITS
-    return area in BRITISH_AREAS and (is_clear or (len(area) == 2 and " " in match[0]))
+    is_whole = len(area) == 2 and (" " in match[0] or len(match[0]) == LONGEST_BRITISH)
+    return area in BRITISH_AREAS and (is_clear or (is_whole and match["unit"].upper() not in UNITS))
 
 
 def _is_valid_coordinate(text: str, span: Span) -> bool:

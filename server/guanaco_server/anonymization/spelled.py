@@ -54,6 +54,7 @@ LOOKALIKES = str.maketrans("OolI", "0011")
 MIXED = re.compile(r"\d[OolI]|[OolI]\d")
 MIXED_RUN = re.compile(r"(?<![\w.])\+?[\dOolI](?:[ ./-]{0,2}[\dOolI]){6,17}(?![\w]|\.\d)")
 GROUP = re.compile(r"[^ ./+-]+")
+FEWEST_INTERNATIONAL = 10  # digits after a plus sign
 MOST_LETTERS = 3  # in a group of letters alone: "OO"
 
 
@@ -83,7 +84,8 @@ def find_lookalikes(text: str, is_phone: Callable[[str, str], bool]) -> Iterator
         run = match[0].translate(LOOKALIKES)
         digits = re.sub(r"\D", "", run)
         is_number = run != match[0] and all(map(_may_be_digits, GROUP.findall(match[0])))
-        if is_number and is_phone(run, digits):
+        is_international = run.startswith("+") and len(digits) >= FEWEST_INTERNATIONAL
+        if is_number and (is_international or is_phone(run, digits)):
             yield Span(*match.span(), Tag.PHONE)
 
 

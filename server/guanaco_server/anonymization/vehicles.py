@@ -46,18 +46,26 @@ DISTRICTS = frozenset([
     "WW", "Z", "ZI", "ZW",
 ])  # fmt: skip
 NO_GERMAN = frozenset(("CD-R", "CD-RW", "A-Z"))
+NO_PAIRS = "AM|AN|AS|AT|BE|BY|CM|DE|DM|DR|EN|ES|ET|GB|GO|HE|HP|HZ|IF|IN|IS|IT|KB|KG|KM|LE|MB|ME|MM|MR|MS|MY|NE|PC|PM|RS|SE|ST|TB|TH|TV|UM|UN|US|WE"
 OTHERS = re.compile(
     rf"{LEFT}(?:[A-HJ-NP-TV-Z]{{2}}-\d{{3}}-[A-HJ-NP-TV-Z]{{2}}"  # France
+    rf"|(?!{NO_PAIRS})[A-HJ-NP-TV-Z]{{2}} \d{{3}} (?!{NO_PAIRS})[A-HJ-NP-TV-Z]{{2}}"  # France and Italy, with spaces
     r"|[A-Z]{2}-\d{2}-[A-Z]{2}|\d{2}-[A-Z]{2}-\d{2}|\d{2}-\d{2}-[A-Z]{2}"  # Portugal
     rf"|[A-Z]{{3}}\d[A-Z]\d{{2}}){RIGHT}"  # Brazil, Mercosul
 )
 NAMED = re.compile(
-    r"\b(?:(?:number|license|licence|registration) plate|(?:my|the) plate|kennzeichen|nummernschild|matr[ií]cula|placa|plaque|"
+    r"\b(?:(?:number|license|licence|registration) plate|(?:my|the) plate|kennzeichen|nummernschild|matr[ií]cula|placa|plaque|targa|"
     r"immatricul\w{1,8})\b(?-i:[^\n\dA-Z]{0,24})"
     r"(?-i:(?P<plate>(?=[A-Z -]{0,8}\d)(?=[\d -]{0,8}[A-Z])[A-ZÄÖÜ0-9]{1,7}(?:[ -][A-Z0-9]{1,4}){0,2}))(?![\w-])",
     re.IGNORECASE,
 )
-NAMED_WORDS = ("plate", "kennzeichen", "nummernschild", "matr", "placa", "plaque")
+OWN_CAR = re.compile(
+    r"(?<![A-Za-z0-9-])(?P<plate>[A-Z]{1,3}[ -]?\d{1,4}[ -]?[A-Z]{0,3})(?=\s(?:is|ist|es|est|é|è)\s(?:my|mein|mi|ma|mon|meu|la mia)\s"
+    r"(?:car|number plate|licen[cs]e plate|plate|auto|kennzeichen|coche|voiture|carro|macchina)\b)",
+    re.IGNORECASE,
+)
+CARS = (" car", "plate", "auto", "kennzeichen", "coche", "voiture", "carro", "macchina")
+NAMED_WORDS = ("targa", "plate", "kennzeichen", "nummernschild", "matr", "placa", "plaque")
 VIN = re.compile(rf"{LEFT}[A-HJ-NPR-Z0-9]{{17}}{RIGHT}", re.IGNORECASE)
 VIN_LENGTH = 17
 BESIDE_A_CAPITAL = re.compile(r"\d(?:(?<=[A-ZÄÖÜ]\d)|(?<=[A-ZÄÖÜ][ -]\d)|[ -]?[A-Z])")
@@ -73,6 +81,10 @@ FEWEST_PLATE_DIGITS = 2
 
 def find(text: str, lower: str, longest_word: int) -> Iterator[Span]:
     """The text has a digit."""
+    if any(word in lower for word in CARS):
+        for match in OWN_CAR.finditer(text):
+            if sum(map(str.isdigit, match["plate"])) >= FEWEST_PLATE_DIGITS:
+                yield Span(*match.span("plate"), Tag.VEHICLE)
     if BESIDE_A_CAPITAL.search(text):
         yield from _plates(text, lower)
     if longest_word >= VIN_LENGTH:
