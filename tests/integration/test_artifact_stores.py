@@ -275,3 +275,14 @@ async def test_unwritable_folder_is_reported_in_one_sentence(tmp_path: Path) -> 
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreUnreachable, match="cannot be used"):
         await LocalStore(tmp_path / "file").check()
+
+
+async def test_a_link_to_a_file_outside_is_not_published(tmp_path: Path) -> None:
+    tested = Real(LocalStore(tmp_path / "artifacts"))
+    await tested.serialize(manifest())
+    (outside := tmp_path / "guanaco.db").write_bytes(FILES["config.json"])
+    config = tmp_path / "artifacts" / ".staging" / KEY / "config.json"
+    config.unlink()
+    config.symlink_to(outside)
+    with pytest.raises(SerializerDied, match=r"left 'config\.json', which is not a file"):
+        await tested.store.publish(KEY)

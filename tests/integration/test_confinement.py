@@ -128,6 +128,9 @@ ATTEMPTS = {
     "program": spawns,
     "signal": lambda: os.kill(places["platform"], 0) or True,
     "write": lambda: Path(places["outside"]).write_text("x"),
+    "mode": lambda: os.chmod(places["database"], 0o777) or True,
+    "owner": lambda: os.chown(places["database"], os.getuid(), -1) or True,
+    "time": lambda: os.utime(places["database"], (1, 1)) or True,
     "hoard": lambda: len(bytearray(4 * 2**30)),
 }
 
@@ -184,6 +187,7 @@ class Manifest:
 def make_artifact(task, target, workers, scratch, before_weights):
     assert (scratch / "own").write_text("x") and Path(task.upload.folder, "own").write_text("x")
     before_weights()
+    print("uid", os.geteuid(), flush=True)
     print(json.dumps(attempt()), flush=True)
     return Manifest()
 
@@ -199,7 +203,7 @@ SERVER = (
 from guanaco_server.confinement.profiles import forbid_processes
 from guanaco_server.engine import serve
 
-def work(options, source, cache, found, further):
+def work(options, source, cache, found, held, further):
     assert (found.path / "config.json").read_bytes()
     with socket.create_server(("127.0.0.1", options.port)):
         pass
@@ -268,6 +272,7 @@ NEEDS = {
     "program": layers.PROCESSES,
     "signal": layers.SIGNALS,
     "write": layers.FILES,
+    **dict.fromkeys(("mode", "owner", "time"), layers.CALLS),
     "hoard": layers.MEMORY,
 }
 ALL = tuple(NEEDS)  # in the order in which they are tried
@@ -405,6 +410,10 @@ def attempts_from_inside(name: str, user: int, folder: Path, listener: int) -> l
         check=False,
     )
     unix.close()
+    if name == "serializer" and os.geteuid() == user == 0 and layers.landlock.version():
+        shown = next(line for line in ran.stdout.splitlines() if line.startswith("uid "))
+        assert int(shown.split()[1]) > 60_000, "root gives it a user of its own"
+        assert (own / "own").stat().st_uid == int(shown.split()[1])
     lines = [line for line in ran.stdout.splitlines() if line.startswith("[")]
     assert lines, ran.stdout + ran.stderr
     return list(json.loads(lines[-1]))

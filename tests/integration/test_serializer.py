@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -67,6 +68,8 @@ async def test_an_artifact_is_whole_exact_and_leaves_nothing_else(
     folder = tmp_path / "artifacts" / KEY
     assert {path.name for path in folder.iterdir()} == set(manifest.paths)
     assert artifact_tensors(folder, manifest) == tensors
+    owners = {path.stat().st_uid for path in (folder, *folder.iterdir())}
+    assert owners == {os.geteuid()}, "root's job writes as a user of its own"
     for record in manifest.tensors:
         assert record.sha256 == (hashlib.sha256(tensors[record.name].data).hexdigest(),)
     for file in manifest.files:

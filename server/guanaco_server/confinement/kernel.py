@@ -11,7 +11,9 @@ IS_LINUX = os.uname().sysname == "Linux"
 MACHINE = platform.machine()
 
 PR_CAPBSET_DROP = 24
+PR_SET_KEEPCAPS = 8
 PR_SET_NO_NEW_PRIVS = 38
+PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE = 47, 2
 PR_SET_DUMPABLE = 4
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -23,9 +25,9 @@ def call(number: int, *arguments: Any) -> int:
     return _checked(_libc.syscall(ctypes.c_long(number), *arguments))
 
 
-def prctl(option: int, value: int) -> int:
+def prctl(option: int, value: int, further: int = 0) -> int:
     zero = ctypes.c_ulong(0)
-    return _checked(_libc.prctl(option, ctypes.c_ulong(value), zero, zero, zero))
+    return _checked(_libc.prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(further), zero, zero))
 
 
 def _checked(result: int) -> int:

@@ -214,7 +214,7 @@ def _user(was_root: bool) -> Layer:
     return Layer(
         USER,
         True,
-        "Templates and tokenizers each run as a user of their own; jobs, their checks and model servers run as root without capabilities.",
+        "Templates, tokenizers, checks and serializer jobs each run as a user of their own, jobs where Landlock limits their files; model servers run as root without capabilities.",
     )
 
 

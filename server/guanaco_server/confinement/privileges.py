@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 
 from guanaco_server.confinement.kernel import (
     MACHINE,
+    PR_CAP_AMBIENT,
+    PR_CAP_AMBIENT_RAISE,
     PR_CAPBSET_DROP,
+    PR_SET_KEEPCAPS,
     PR_SET_NO_NEW_PRIVS,
     call,
     prctl,
@@ -18,6 +23,7 @@ CAPSET = {"x86_64": 126, "aarch64": 91}
 CAPABILITY_VERSION_3 = 0x20080522
 CAPABILITIES = 64
 FIRST_USERS = (2_000_000_000, 60_600)  # the second is for containers with only 65,536 user ids
+DAC_READ_SEARCH = 2
 USERS = 4_900  # how many ids the second range has
 
 
@@ -28,25 +34,58 @@ def forbid_new_privileges() -> None:
 
 def drop_capabilities() -> None:
     """Drop all of root's capabilities, for this process and all that it starts."""
+    _keep_capabilities(0)
+
+
+def _keep_capabilities(kept: int) -> None:
+    """Drop all others; ``kept`` has a bit for each, and those are inherited by the programs that it starts."""
     if MACHINE not in CAPSET:
         return
     for capability in range(CAPABILITIES):
         # The kernel does not know it, or forbids the call to a process without it.
         with suppress(OSError):
-            prctl(PR_CAPBSET_DROP, capability)
+            if not kept >> capability & 1:
+                prctl(PR_CAPBSET_DROP, capability)
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
-    call(CAPSET[MACHINE], header, (ctypes.c_uint32 * 6)())
+    call(CAPSET[MACHINE], header, (ctypes.c_uint32 * 6)(kept, kept, kept))
+
+
+def switch_to_owner(folders: Iterable[Path]) -> bool:
+    """Give these folders, and what is in them, to a user of its own and become that user, who may read every file.
+
+    Only for a process whose files Landlock limits: the artifact and often the Python environment lie below folders that
+    are closed to others. Return False if this process is not root, or may not do it.
+    """
+    if os.geteuid() != 0 or MACHINE not in CAPSET:
+        return False
+    owned = [path for folder in folders for path in (folder, *folder.rglob("*"))]
+    for user in _unique_users():
+        with suppress(OSError):
+            os.setgroups([])
+            for path in owned:
+                os.chown(path, user, user, follow_symlinks=False)
+            prctl(PR_SET_KEEPCAPS, 1)
+            os.setresgid(user, user, user)
+            os.setresuid(user, user, user)
+            _keep_capabilities(1 << DAC_READ_SEARCH)
+            prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, DAC_READ_SEARCH)
+            return True
+    return False
 
 
 def switch_to_unique_user() -> bool:
     """Switch to a user id that no other process has and that owns no files. Return False if this process is not root."""
     if os.geteuid() != 0:
         return False
-    for first in FIRST_USERS:
-        user = first + (os.getpid() if first == FIRST_USERS[0] else os.getpid() % USERS)
+    for user in _unique_users():
         with suppress(OSError):
             os.setgroups([])
             os.setresgid(user, user, user)
             os.setresuid(user, user, user)
             return True
     return False
+
+
+def _unique_users() -> tuple[int, int]:
+    first, second = FIRST_USERS
+    return first + os.getpid(), second + os.getpid() % USERS

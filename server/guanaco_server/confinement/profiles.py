@@ -72,10 +72,11 @@ def confine_checker(folder: Path) -> None:
     _only((*seccomp.COMPUTE, *seccomp.FILES))
 
 
-def confine_program(access: Access, made: Sockets) -> None:
+def confine_program(access: Access, made: Sockets, owned: tuple[Path, ...] = ()) -> None:
     """Leave this process what it names, and what a Python program reads to run; before it starts its first thread.
 
-    One that connects, and makes no UDP sockets, has names resolved by a process of their own.
+    One that connects, and makes no UDP sockets, has names resolved by a process of their own. Where root starts it, one that
+    names folders which it can own becomes a user of its own; else it stays root without its powers.
     """
     if IS_LINUX and access.connects and not made.udp:
         names.resolve_outside(_confine_resolver)
@@ -85,8 +86,11 @@ def confine_program(access: Access, made: Sockets) -> None:
         executes=(*SYSTEM_LIBRARIES, Path(sys.executable).resolve(), *access.executes),
     )
     _confine(given)
-    _try(privileges.drop_capabilities)
-    _try(lambda: seccomp.without(seccomp.DANGEROUS))
+    if not (owned and landlock.version() and privileges.switch_to_owner(owned)):
+        _try(privileges.drop_capabilities)
+    # A server on a GPU compiles, and who compiles sets the modes of files.
+    owners = seccomp.OWNERS if access.connects is not None else ()
+    _try(lambda: seccomp.without((*seccomp.DANGEROUS, *owners)))
     _try(lambda: sockets.restrict(made))
 
 

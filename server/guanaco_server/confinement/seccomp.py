@@ -30,7 +30,11 @@ NUMBER, ARCH, ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
 # name: number on x86_64, on aarch64; None where it does not exist
 CALLS: dict[str, tuple[int | None, int | None]] = {
     "accept": (43, 202), "accept4": (288, 242), "access": (21, None), "acct": (163, 89), "add_key": (248, 217),
-    "adjtimex": (159, 171), "bind": (49, 200), "bpf": (321, 280), "brk": (12, 214), "chroot": (161, 51),
+    "adjtimex": (159, 171), "bind": (49, 200), "bpf": (321, 280), "brk": (12, 214), "chmod": (90, None),
+    "chown": (92, None), "chroot": (161, 51), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
+    "fchown": (93, 55), "fchownat": (260, 54), "fremovexattr": (199, 16), "fsetxattr": (190, 7),
+    "futimesat": (261, None), "lchown": (94, None), "lremovexattr": (198, 15), "lsetxattr": (189, 6),
+    "removexattr": (197, 14), "setxattr": (188, 5), "utime": (132, None), "utimensat": (280, 88), "utimes": (235, None),
     "clock_adjtime": (305, 266), "clock_getres": (229, 114), "clock_gettime": (228, 113),
     "clock_nanosleep": (230, 115), "clock_settime": (227, 112), "clone": (56, 220), "clone3": (435, 435),
     "close": (3, 57), "connect": (42, 203), "delete_module": (176, 106), "dup": (32, 23), "execve": (59, 221),
@@ -89,6 +93,11 @@ DANGEROUS = (
     *("kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module", "reboot", "swapon", "swapoff"),
     *("settimeofday", "clock_settime", "clock_adjtime", "adjtimex", "syslog", "quotactl", "acct", "iopl", "ioperm"),
     *("modify_ldt", "vhangup"),
+)  # fmt: skip
+# Landlock does not limit these, and the platform's user owns the platform's files.
+OWNERS = (
+    *("chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "setxattr", "lsetxattr"),
+    *("fsetxattr", "removexattr", "lremovexattr", "fremovexattr", "utime", "utimes", "utimensat", "futimesat"),
 )  # fmt: skip
 PROCESSES = ("fork", "vfork", "execve", "execveat")
 

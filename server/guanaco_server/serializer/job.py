@@ -44,8 +44,11 @@ def main() -> int:
     hide_secrets()
     try:
         task = read_task(os.environ.pop(TICKET_VARIABLE))
-        with tempfile.TemporaryDirectory() as scratch:
-            confine_program(access_of(task, Path(scratch)), Sockets())
+        # Its user may not change the folder around it, which the platform removes.
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+            confine_program(
+                access_of(task, Path(scratch)), Sockets(), owned_by(task, Path(scratch))
+            )
             lifeline.hold()
             serialize(task, Path(scratch))
     except Exception as error:  # noqa: BLE001 - the job's outermost frame: whatever happened must be told
@@ -86,6 +89,11 @@ def access_of(task: SerializerTask, scratch: Path) -> Access:
         devices=(Path(os.devnull),),  # of the children that try out templates and tokenizers
         connects=ports_of("https:", *urls),
     )
+
+
+def owned_by(task: SerializerTask, scratch: Path) -> tuple[Path, ...]:
+    """Return the folders that the job writes into."""
+    return (scratch, Path(task.upload.folder)) if task.upload.folder else (scratch,)
 
 
 def serialize(task: SerializerTask, scratch: Path) -> None:
