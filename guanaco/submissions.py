@@ -283,6 +283,9 @@ class Rollout(BaseModel):
         default=None,
         description="The reason why the platform began it by itself; null where a developer did.",
     )
+    promotes: bool = Field(
+        default=False, description="Whether its version is the LoRA adapter merged into its base."
+    )
 
     @property
     def is_canary(self) -> bool:
@@ -332,11 +335,11 @@ class Submission(BaseModel):
     base_commit: str | None = Field(description="The commit that the base model is pinned to.")
     is_promoted: bool = Field(
         default=False,
-        description="For a LoRA adapter: whether it is merged because its developer promoted it.",
+        description="For a LoRA adapter: whether the version that serves is merged because it was promoted.",
     )
     merged_because: str | None = Field(
         default=None,
-        description="For a LoRA adapter: why its newest run merges it into its base; null if that serves it unmerged.",
+        description="For a LoRA adapter: why it is merged into its base; null if it is served unmerged. Of a redeploy once its version serves.",
     )
     architecture: str | None
     parameter_count: int | None
@@ -529,6 +532,10 @@ class StressReport(BaseModel):
     divergence: Divergence | None = Field(
         default=None,
         description="Only for a promoted adapter, beside the version that is served unmerged; null for all others.",
+    )
+    not_compared: str | None = Field(
+        default=None,
+        description="For a promoted adapter: why it was not compared with the version that is served unmerged; null if it was.",
     )
     reused: ReusedLoad | None = Field(
         default=None, description="Null if the load was sent for this submission."

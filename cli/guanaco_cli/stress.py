@@ -79,6 +79,8 @@ def _print_sharing(report: StressReport) -> None:
             f"Merged and unmerged, the log-probabilities of {found.tokens} tokens differ by {found.mean:.2g} on average,"
             f" {found.largest:.2g} at most; perplexity {found.merged_perplexity:.4g} merged, {found.unmerged_perplexity:.4g} unmerged."
         )
+    if report.not_compared is not None:
+        console.line(report.not_compared)
     if report.beside is not None and report.beside.servers:
         console.line(
             f"{report.beside.servers} other model servers of the machine answered requests meanwhile,"

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from guanaco.accounts import Role
 from guanaco.competitions import OPEN
-from guanaco.errors import Conflict
+from guanaco.errors import Conflict, HubUnreachable
 from guanaco.submissions import Outcome, RedeployRequest, Stage
+from guanaco_server.artifacts.collector import ArtifactCollector, GracePeriods
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.engines.specs import deployment_name
 from guanaco_server.formats.manifest import AdapterPart, Manifest
 from guanaco_server.leaderboard.tables import ScoreRow
 from guanaco_server.statistics.votes import VoteCount
+from guanaco_server.submissions.pipeline.checks import merge
+from guanaco_server.submissions.pipeline.records import PipelineRun
 from guanaco_server.submissions.pipeline.runner import Step
+from guanaco_server.submissions.rollouts.promotions import AGAIN_S
 from tests.fixtures.pipeline import ID, RUN, tiny_files
 from tests.fixtures.pipeline import KEY as ADAPTER
 from tests.fixtures.rolling import KEY as BESIDE
 from tests.fixtures.rolling import NEXT, RollingWorld
 
 BASE, MERGED = "b" * 64, "e" * 64
+WHY = "It was promoted."
+UNMERGED = (ADAPTER, False, None)
 PROMOTE = RedeployRequest(promote=True)
 
 
@@ -53,9 +61,31 @@ class PromotingWorld(RollingWorld):
         """Do the stages of the second run up to its deployment; what serializing found is the merged artifact."""
         for stage in (Stage.RESOLVE, Stage.CHECK, Stage.SERIALIZE):
             assert await self.journal.begin_stage(NEXT, stage) is None
-            facts = {"artifact_key": MERGED} if stage is Stage.SERIALIZE else {}
+            is_last = stage is Stage.SERIALIZE
+            facts = {"artifact_key": MERGED, "merged_because": WHY} if is_last else {}
             await self.journal.end_stage(NEXT, stage, facts)
         assert await self.runner.run(NEXT, Stage.DEPLOY) is Outcome.DONE
+
+    async def said(self) -> tuple[str | None, bool, str | None]:
+        """Return what the submission says that it serves."""
+        row = await self.submissions.require_visible(self.developer, ID)
+        return row.artifact_key, row.is_promoted, row.merged_because
+
+    async def report(self) -> dict[str, Any]:
+        http = await self.http(Role.ADMIN)
+        found: dict[str, Any] = (await http.get(f"/submissions/{ID}/stress")).json()
+        return found
+
+    async def keep_for(self, days: int) -> None:
+        """Let the collector sweep once a day."""
+        needed = self.submissions.catalog.needed_artifacts
+        collector = ArtifactCollector(self.database, self.clock, self.store, needed, GracePeriods())
+        for _ in range(days):
+            self.clock.advance(86_400)
+            await collector.sweep()
+
+    async def stored(self) -> set[str]:
+        return set(await self.store.list_keys()) & {ADAPTER, BASE, MERGED}
 
 
 @pytest.fixture
@@ -63,7 +93,9 @@ async def world(database: Database, tmp_path: Path) -> PromotingWorld:
     """An adapter that is published, and served on its base's model server."""
     world = PromotingWorld(database)
     folder = tiny_files(tmp_path / "repo")
-    await world.serialized(folder, base_repo="acme/base", base_commit="c" * 40)
+    commit = world.hub.add_repo("acme/base", {})
+    world.hub.add_repo("acme/tiny", {})
+    await world.serialized(folder, base_repo="acme/base", base_commit=commit)
     await world.make_artifacts(folder)
     assert await world.bring_up(RUN) is Step.DONE
     row = await world.deployments.find(ID)
@@ -78,7 +110,8 @@ async def test_a_promoted_adapter_is_merged_beside_the_version_that_serves(
     world: PromotingWorld,
 ) -> None:
     promoted = await world.submissions.redeploy(world.developer, ID, request=PROMOTE)
-    assert promoted.is_promoted
+    assert promoted.rollout is not None
+    assert promoted.rollout.promotes
     await world.merge()
     old, new = await world.deployments.find(ID), await world.deployments.find(BESIDE)
     assert old is not None
@@ -91,15 +124,19 @@ async def test_a_promoted_adapter_is_merged_beside_the_version_that_serves(
     unmerged_at, merged_at = [endpoint for endpoint, _ in world.model_server.scored[-2:]]
     assert deployment_name(BESIDE) in merged_at
     assert deployment_name(BESIDE) not in unmerged_at
-    http = await world.http(Role.ADMIN)
-    found = (await http.get(f"/submissions/{ID}/stress")).json()["divergence"]
+    found = (await world.report())["divergence"]
     assert found["tokens"] == 3
     assert (found["mean"], found["largest"]) == pytest.approx((0.1, 0.2))
     assert await world.runner.run_next(NEXT) is Step.DONE
+    assert await world.said() == UNMERGED
     await world.take_over()
     served = await world.deployments.find(ID)
     assert served is not None
     assert (served.artifact_key, served.base_key) == (MERGED, None)
+    assert await world.said() == (MERGED, True, WHY)
+    serving = world.routing.serving(ID)
+    assert serving is not None
+    assert serving.artifact_key == MERGED
 
 
 async def test_a_promotion_is_rolled_back_to_the_adapter(world: PromotingWorld) -> None:
@@ -107,20 +144,67 @@ async def test_a_promotion_is_rolled_back_to_the_adapter(world: PromotingWorld) 
     await world.merge()
     assert await world.runner.run(NEXT, Stage.STRESS) is Outcome.DONE
     assert await world.runner.run_next(NEXT) is Step.DONE
-    back = await world.submissions.rollouts.rollback(world.developer, ID)
-    assert back.rollout is not None
+    await world.take_over()
     await world.drain()
+    await world.keep_for(9)
+    assert await world.stored() == {ADAPTER, BASE, MERGED}
+    await world.submissions.rollouts.rollback(world.developer, ID)
+    third = PipelineRun(ID, 3)
+    assert await world.runner.run(third, Stage.DEPLOY) is Outcome.DONE
+    assert await world.bring_up(third) is Step.DONE
+    await world.take_over()
     served = await world.deployments.find(ID)
     assert served is not None
     assert (served.artifact_key, served.base_key) == (ADAPTER, BASE)
+    assert await world.said() == UNMERGED
 
 
-async def test_a_version_that_sleeps_is_not_compared(world: PromotingWorld) -> None:
+async def test_a_cancelled_promotion_leaves_the_adapter_as_it_was(world: PromotingWorld) -> None:
     await world.submissions.redeploy(world.developer, ID, request=PROMOTE)
     await world.merge()
-    world.deployments.note_replicas(ID, ())
+    assert (await world.journal.load(NEXT)).artifact_key == MERGED
+    await world.submissions.cancel(world.developer, ID)
+    assert await world.said() == UNMERGED
+    await world.keep_for(9)
+    assert await world.stored() == {ADAPTER, BASE}
+
+
+async def test_an_adapter_that_sleeps_is_woken_to_be_compared(world: PromotingWorld) -> None:
+    await world.submissions.redeploy(world.developer, ID, request=PROMOTE)
+    await world.merge()
+    assert await world.deployments.put_to_sleep(ID, world.clock.now())
+    assert world.deployments.replicas(ID) == ()
+    world.model_server.scores = [(-1.0, -2.0, -3.0), (-1.0, -2.1, -2.8)]
+
+    stress = asyncio.create_task(world.runner.run(NEXT, Stage.STRESS))
+    while not stress.done():
+        await world.autoscaler.step()
+        await world.reconciler.reconcile()
+    assert stress.result() is Outcome.DONE
+    found = await world.report()
+    assert found["divergence"]["mean"] == pytest.approx(0.1)
+    assert found["not_compared"] is None
+
+
+@pytest.mark.parametrize("is_asleep", [True, False])
+async def test_the_report_says_why_an_adapter_was_not_compared(
+    world: PromotingWorld, monkeypatch: pytest.MonkeyPatch, is_asleep: bool
+) -> None:
+    monkeypatch.setattr(merge, "ROOM_PATIENCE_S", 0.0)
+    await world.submissions.redeploy(world.developer, ID, request=PROMOTE)
+    await world.merge()
+    if is_asleep:
+        await world.deployments.put_to_sleep(ID, world.clock.now())
+        await world.deployments.note(ID, waits_for="All servers work.")
+    else:
+        await world.deployments.note(ID, endpoints=[], endpoint=None, problem="vLLM refuses it.")
+        world.deployments.note_replicas(ID, ())
     assert await world.runner.run(NEXT, Stage.STRESS) is Outcome.DONE
-    assert any("was not compared" in line for line in await world.log())
+    found = await world.report()
+    assert found["divergence"] is None
+    why = "no room to wake it. All servers work." if is_asleep else "vLLM refuses it."
+    assert found["not_compared"].endswith(why)
+    assert any(found["not_compared"] in line for line in await world.log())
 
 
 async def test_only_an_adapter_that_is_served_unmerged_is_promoted(
@@ -176,16 +260,47 @@ async def test_an_adapter_with_few_or_mixed_votes_is_not_promoted(
 ) -> None:
     assert await promoted(world, votes) is None
     row = await world.submissions.require_visible(world.developer, ID)
-    assert not row.is_promoted
+    assert row.rollout is None
 
 
 async def test_an_adapter_that_does_well_is_promoted_once(world: PromotingWorld) -> None:
     assert await promoted(world, {ID: GOOD, **OTHERS}) == ID
     found = await world.submissions.require_visible(world.developer, ID)
-    assert found.is_promoted
     assert found.rollout is not None
+    assert found.rollout.promotes
     assert await world.platform.rooms.rollouts.promotions.step() is None
-    answer = await (await world.http(Role.DEVELOPER, world.developer.name)).get(
-        f"/submissions/{ID}/events?follow=false"
+    assert (
+        "info: Promoted after 200 votes, 180 of them thumbs up: it is being merged into its base."
+        in await world.log()
     )
-    assert "Promoted after 200 votes, 180 of them thumbs up" in answer.text
+
+
+@pytest.mark.parametrize("repo", ["acme/tiny", "acme/base"])
+async def test_a_private_adapter_is_not_promoted_and_told_once(
+    world: PromotingWorld, repo: str
+) -> None:
+    world.hub.make_private(repo)
+    assert await promoted(world, {ID: GOOD, **OTHERS}) is None
+    world.restart()
+    world.clock.advance(AGAIN_S)
+    assert await world.platform.rooms.rollouts.promotions.step() is None
+    [said] = [line for line in await world.log() if "guanaco promote" in line]
+    assert repo in said
+    assert (await world.submission()).rollout is None
+
+
+async def test_a_promotion_that_its_developer_undid_is_not_begun_again(
+    world: PromotingWorld,
+) -> None:
+    assert await promoted(world, {ID: GOOD, **OTHERS}) == ID
+    await world.submissions.cancel(world.developer, ID)
+    world.clock.advance(AGAIN_S)
+    assert await world.platform.rooms.rollouts.promotions.step() is None
+
+
+async def test_a_promotion_that_failed_is_begun_again_later(world: PromotingWorld) -> None:
+    assert await promoted(world, {ID: GOOD, **OTHERS}) == ID
+    assert await world.journal.fail_run(NEXT, HubUnreachable("It is away."))
+    assert await world.platform.rooms.rollouts.promotions.step() is None
+    world.clock.advance(AGAIN_S)
+    assert await world.platform.rooms.rollouts.promotions.step() == ID

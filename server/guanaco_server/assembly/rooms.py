@@ -372,6 +372,7 @@ def build_rooms(
         changes=submissions.changes,
         records=submissions.rollouts,
         service=submissions.service.rollouts,
+        hub=adapters.hub,
         accounts=accounts.accounts,
         deployments=deployments.service,
         versions=deployments.versions,

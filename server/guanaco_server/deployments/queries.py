@@ -45,10 +45,12 @@ async def is_used_by_others(session: AsyncSession, key: str) -> bool:
     return await session.scalar(found.where(DeploymentRow.submission_id != key)) is not None
 
 
-async def base_keys(session: AsyncSession) -> set[str]:
-    """Read the artifacts of the servers that serve adapters."""
-    keys = await session.scalars(select(DeploymentRow.base_key).distinct())
-    return {key for key in keys if key is not None}
+async def artifact_keys(session: AsyncSession) -> set[str]:
+    """Read the artifacts of all deployments, of the servers of adapters, and of servers without users."""
+    row = DeploymentRow
+    rows = await session.execute(select(row.artifact_key, row.base_key).distinct())
+    keys = {key for pair in rows for key in pair if key is not None}
+    return keys | {engine.spare.artifact_key for engine in await spares(session) if engine.spare}
 
 
 async def open_engine(session: AsyncSession, digest: str) -> EngineRow | None:

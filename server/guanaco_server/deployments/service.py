@@ -124,10 +124,10 @@ class DeploymentService(KnownEndpoints):
                         found.append(row.submission_id)
         return found
 
-    async def base_keys(self) -> set[str]:
-        """Read the artifacts of the servers that serve adapters."""
+    async def artifact_keys(self) -> set[str]:
+        """Read the artifacts that model servers hold, or will when they start again."""
         async with self._database.read() as session:
-            return await queries.base_keys(session)
+            return await queries.artifact_keys(session)
 
     async def wish_within(self, session: AsyncSession, deployment: Deployment) -> Deployment:
         """Do as ``wish`` within the caller's transaction. The caller then notes that there are no replicas."""

@@ -66,7 +66,10 @@ class ConversationStart:
 
 
 class ServedVersion(BaseModel):
-    """A version as it is served, with all that a rollback needs to bring it back."""
+    """A version as it is served, with all that a rollback needs to bring it back.
+
+    ``merged_because`` and ``is_promoted`` are what its submission said of it when another version took its place.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -76,6 +79,13 @@ class ServedVersion(BaseModel):
     quantization: Quantization | None = None
     recipe: Recipe | None = None
     base_key: str | None = None
+    merged_because: str | None = None
+    is_promoted: bool = False
+
+    @property
+    def artifact_keys(self) -> set[str]:
+        """The artifacts without which it cannot be served."""
+        return {self.artifact_key} | ({self.base_key} if self.base_key else set())
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from guanaco_server.submissions import queries
 from guanaco_server.submissions.lifecycle import SERVED
 from guanaco_server.submissions.reading import read_submission
 from guanaco_server.submissions.rewards import RewardService
+from guanaco_server.submissions.rollouts import queries as rollout_queries
 from guanaco_server.submissions.tables import SubmissionRow
 
 
@@ -145,10 +146,15 @@ class SubmissionCatalog:
             return await queries.oldest_with_status(session, Status.QUEUED)
 
     async def needed_artifacts(self, since: datetime) -> set[str]:
-        """Read the artifact keys of all submissions, except those torn down, and those that failed or were cancelled before ``since``; and those that servers of adapters hold."""
+        """Read the keys of all artifacts that may be served again.
+
+        They are those of submissions, except of those torn down, and of those that failed or were cancelled before ``since``; of their redeploys and of
+        the versions that a rollback would bring back; and what model servers hold, whatever their submissions say.
+        """
         async with self._database.read() as session:
             keys = await queries.artifact_keys(session, since)
-        return keys | await self._deployments.base_keys()
+            keys |= await rollout_queries.artifact_keys(session)
+        return keys | await self._deployments.artifact_keys()
 
 
 def brief_of(row: SubmissionRow) -> SubmissionBrief:

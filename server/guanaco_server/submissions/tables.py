@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
 from sqlalchemy import (
     BigInteger,
     ForeignKey,
@@ -235,10 +236,20 @@ class StageRunRow(Table):
     waits_for: Mapped[str | None] = mapped_column(Text)
 
 
+class MadeArtifact(BaseModel):
+    """What a run beside the version that serves has serialized; its submission says so once that version serves."""
+
+    model_config = ConfigDict(frozen=True)
+
+    artifact_key: str
+    merged_because: str | None = None
+
+
 class RolloutRow(Table):
     """A run of the pipeline beside the version that serves (rollouts/). The newest of a submission counts.
 
-    ``replaced`` is the version that it took the place of; ``restores`` is one that a rollback brings back.
+    ``replaced`` is the version that it took the place of; ``restores`` is one that a rollback brings back. ``made`` is its own artifact,
+    and ``promotes`` says that this is to be the adapter merged into its base.
     ``because`` says why the platform began it (rollouts/unasked.py); None where a developer did. In a canary, waits from the bucket ``slow_from`` on are slow (rollouts/canaries.py).
     """
 
@@ -253,6 +264,8 @@ class RolloutRow(Table):
     slow_from: Mapped[int | None]
     replaced: Mapped[ServedVersion | None] = mapped_column(Pydantic(ServedVersion))
     restores: Mapped[ServedVersion | None] = mapped_column(Pydantic(ServedVersion))
+    made: Mapped[MadeArtifact | None] = mapped_column(Pydantic(MadeArtifact))
+    promotes: Mapped[bool] = mapped_column(default=False, server_default=false())
     began_at: Mapped[datetime] = mapped_column(UtcDateTime)
     shifting_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     draining_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

@@ -32,7 +32,6 @@ from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.versions import (
     ServedVersion,
-    is_adapter,
     is_beside,
     run_of,
     submission_of,
@@ -47,6 +46,7 @@ from guanaco_server.submissions.runs import queries as run_queries
 from guanaco_server.submissions.runs.events import StatusChanges
 from guanaco_server.submissions.sweeps import queries as sweep_queries
 from guanaco_server.submissions.tables import (
+    MadeArtifact,
     RolloutRow,
     StageRunRow,
     StressReportRow,
@@ -108,8 +108,11 @@ class RunRecords:
         self._left: set[str] = set()  # submissions that only a newer version understands
 
     async def load(self, run: PipelineRun) -> Submission:
+        """Read the submission as this run makes it: beside another version, that serves another artifact perhaps."""
         async with self._database.read() as session:
-            return read_submission(await _row(session, run))
+            submission = read_submission(await _row(session, run))
+            rollout = await _rollout(session, run)
+        return submission.model_copy(update=_own_facts(submission, rollout) if rollout else {})
 
     async def hub_token(self, run: PipelineRun) -> SecretStr | None:
         """Return the developer's own Hub token, if one was given for this run."""
@@ -455,11 +458,6 @@ class RunRecords:
         """Open the submission to users, or the version beside to new conversations."""
         rollout = await _rollout(session, run)
         if rollout is not None:
-            if rollout.restores is not None:
-                facts: dict[str, Any] = {"artifact_key": rollout.restores.artifact_key}
-                if is_adapter(rollout.restores.artifact_key, rollout.restores.base_key):
-                    facts["merged_because"] = None
-                await _note_facts(session, run, facts)
             await self._rollouts.shift(session, rollout)
             return
         await lifecycle.transition(
@@ -547,6 +545,12 @@ def _begin(
 
 
 async def _note_facts(session: AsyncSession, run: PipelineRun, facts: dict[str, Any]) -> None:
+    """Record what a stage has found in the submission. The artifact of a run beside the version that serves is its rollout's until it takes over."""
+    rollout = await _rollout(session, run)
+    if rollout is not None and "artifact_key" in facts:
+        rollout.made = MadeArtifact.model_validate(facts)
+        await session.flush()
+        facts = {name: facts[name] for name in facts.keys() - MadeArtifact.model_fields.keys()}
     if facts:
         await session.execute(
             update(SubmissionRow)
@@ -554,6 +558,17 @@ async def _note_facts(session: AsyncSession, run: PipelineRun, facts: dict[str, 
             .values(**facts)
             .execution_options(synchronize_session=False)
         )
+
+
+def _own_facts(submission: Submission, rollout: RolloutRow) -> dict[str, Any]:
+    """Return what differs in the version of a rollout from the one that the submission says it serves."""
+    facts: dict[str, Any] = {"is_promoted": submission.is_promoted or rollout.promotes}
+    if rollout.restores is not None:
+        names = ("artifact_key", "merged_because", "is_promoted")
+        facts = {name: getattr(rollout.restores, name) for name in names}
+    elif rollout.made is not None:
+        facts |= rollout.made.model_dump()
+    return facts
 
 
 async def _is_wanted(session: AsyncSession, row: SubmissionRow, run: PipelineRun) -> bool:

@@ -155,7 +155,9 @@ def build_pipeline(
             prompts,
             stress,
             take_place,
-            MergeCheck(records, deployments, model_server, text, take_place),
+            MergeCheck(
+                records, deployments, model_server, text, take_place, settings.ready_timeout_s
+            ),
             exclusive,
         ),
         adapters=adapters,

@@ -6,15 +6,18 @@ from collections.abc import Sequence
 
 from sqlalchemy import ColumnElement, case, delete, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
 
 from guanaco.submissions import RolloutPhase, Status
 from guanaco_server.database.bulk import BulkInsert, Rows
 from guanaco_server.deployments.versions import Arm, ServedVersion
 from guanaco_server.statistics.buckets import MOST
 from guanaco_server.statistics.sequential import Proportion
+from guanaco_server.submissions.lifecycle import SERVED
 from guanaco_server.submissions.queries import status_of
 from guanaco_server.submissions.tables import CanaryConversationRow, RolloutRow, SubmissionRow
 
+ENDED = (RolloutPhase.DONE, RolloutPhase.FAILED, RolloutPhase.CANCELLED)
 NOT_COMPARED = -1  # the bucket of a first reply from which it was learnt what is slow
 
 
@@ -41,6 +44,28 @@ async def replaced_version(session: AsyncSession, submission_id: str) -> ServedV
         .order_by(RolloutRow.run.desc())
         .limit(1)
     )
+
+
+async def artifact_keys(session: AsyncSession) -> set[str]:
+    """Read the artifacts of redeploys that are under way, and of the versions that a rollback would bring back."""
+    row, later = RolloutRow, aliased(RolloutRow)
+    has_replaced = or_(later.because.is_(None), later.restores.is_(None))
+    newest = select(func.max(later.run)).where(
+        later.submission_id == row.submission_id, later.phase == RolloutPhase.DONE, has_replaced
+    )
+    rollouts = await session.execute(
+        select(row.made, row.restores, row.replaced)
+        .join(SubmissionRow, SubmissionRow.id == row.submission_id)
+        .where(
+            SubmissionRow.status.in_(SERVED),
+            or_(row.phase.not_in(ENDED), row.run == newest.scalar_subquery()),
+        )
+    )
+    keys = set[str]()
+    for made, *versions in rollouts:
+        keys |= {made.artifact_key} if made else set()
+        keys = keys.union(*(version.artifact_keys for version in versions if version))
+    return keys
 
 
 async def rollouts_in(session: AsyncSession, *phases: RolloutPhase) -> Sequence[RolloutRow]:
@@ -133,11 +158,11 @@ def _of(submission_id: str, run: int) -> tuple[ColumnElement[bool], ColumnElemen
     return row.submission_id == submission_id, row.run == run
 
 
-async def unmerged_adapters(session: AsyncSession) -> Sequence[tuple[str, str]]:
-    """Return the id and the developer of each live LoRA adapter that is not known to be merged."""
+async def unmerged_adapters(session: AsyncSession) -> Sequence[SubmissionRow]:
+    """Return each live LoRA adapter that is not known to be merged."""
     row = SubmissionRow
-    rows = await session.execute(
-        select(row.id, row.developer)
+    rows = await session.scalars(
+        select(row)
         .where(
             row.status == Status.DEPLOYED,
             row.base_repo.is_not(None),
@@ -146,4 +171,12 @@ async def unmerged_adapters(session: AsyncSession) -> Sequence[tuple[str, str]]:
         )
         .order_by(row.id)
     )
-    return [(submission_id, developer) for submission_id, developer in rows]
+    return rows.all()
+
+
+async def newest_promotions(session: AsyncSession) -> dict[str, RolloutRow]:
+    """Return the newest redeploy of each submission that was to merge it into its base."""
+    rows = await session.scalars(
+        select(RolloutRow).where(RolloutRow.promotes.is_(True)).order_by(RolloutRow.run)
+    )
+    return {row.submission_id: row for row in rows}

@@ -23,6 +23,7 @@ from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.versions import ServedVersion
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions import lifecycle
+from guanaco_server.submissions.queries import by_id
 from guanaco_server.submissions.rollouts import queries
 from guanaco_server.submissions.tables import RolloutRow
 
@@ -58,12 +59,15 @@ class RolloutRecords:
             share=request.canary or 1.0,
             canary_s=request.canary_s if request.canary is not None else None,
             restores=restores,
+            promotes=request.promote,
             because=because,
             phase=RolloutPhase.PREPARING,
             began_at=self._clock.now(),
         )
         session.add(rollout)
         what = f"Bringing back the version of run {restores.run}" if restores else "Redeploying"
+        if request.promote:
+            what = "Merging the adapter into its base"
         message = (
             f"Redeploying. {because}" if because else f"{what}, beside the version that serves."
         )
@@ -88,10 +92,25 @@ class RolloutRecords:
         await self._say(session, rollout, f"{which} go to the new version.")
 
     async def take_over(self, session: AsyncSession, rollout: RolloutRow) -> tuple[str, ...]:
-        """Let the new version serve all conversations, and return its endpoints."""
-        rollout.replaced = await self._versions.served_within(session, rollout.submission_id)
+        """Let the new version serve all conversations, and return its endpoints. From now on its submission says what that version is."""
+        row = await by_id(session, rollout.submission_id)
+        assert row is not None, "the caller has locked it"
+        replaced = await self._versions.served_within(session, row.id)
+        facts = {"merged_because": row.merged_because, "is_promoted": row.is_promoted}
+        rollout.replaced = replaced.model_copy(update=facts) if replaced else None
         endpoints = await self._versions.take_over(session, rollout.key)
         rollout.phase, rollout.draining_at = RolloutPhase.DRAINING, self._clock.now()
+        row.updated_at = rollout.draining_at  # so that gateways read the row again
+        served = await self._versions.served_within(session, row.id)
+        assert served is not None, "the new version serves"
+        row.artifact_key = served.artifact_key
+        if rollout.restores is not None:
+            row.merged_because = rollout.restores.merged_because
+            row.is_promoted = rollout.restores.is_promoted
+        elif rollout.made is not None and rollout.made.artifact_key == row.artifact_key:
+            # Else a worker of the version before has made it, and recorded it in the submission at once.
+            row.merged_because = rollout.made.merged_because
+            row.is_promoted = row.is_promoted or rollout.promotes
         await queries.forget_shown(session, rollout.submission_id, rollout.run)
         await self._say(
             session,

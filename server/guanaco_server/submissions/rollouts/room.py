@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from guanaco_server.accounts.service import AccountService
+from guanaco_server.artifacts.hub.hub import Hub
 from guanaco_server.clusters.compute import Compute
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.beside import VersionsBeside
@@ -37,6 +38,7 @@ def build_rollouts(
     changes: StatusChanges,
     records: RolloutRecords,
     service: RolloutService,
+    hub: Hub,
     accounts: AccountService,
     deployments: DeploymentService,
     versions: VersionsBeside,
@@ -62,6 +64,7 @@ def build_rollouts(
         clock,
         accounts,
         service,
+        hub,
         after=settings.lora_promote_after,
         is_leader=is_leader,
         list_votes=list_all_votes,

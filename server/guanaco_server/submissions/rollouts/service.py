@@ -78,7 +78,7 @@ class RolloutService:
                     hint="Redeploy it without a canary.",
                 )
             if request.promote:
-                await self._promote(session, row)
+                await self._require_unmerged(session, row)
             await self.records.begin(session, submission_id, row.run, request)
             verb = "promote" if request.promote else "redeploy"
             await note_others(self._audit, session, account, row, f"{verb} submission")
@@ -91,8 +91,8 @@ class RolloutService:
             self._changes.announce(submission_id, Status.QUEUED)
         return begun
 
-    async def _promote(self, session: AsyncSession, row: SubmissionRow) -> None:
-        """Have the adapter merged from this run on. Conflict where there is nothing to merge."""
+    async def _require_unmerged(self, session: AsyncSession, row: SubmissionRow) -> None:
+        """Raise Conflict where there is nothing to merge."""
         if row.base_repo is None:
             raise Conflict(
                 f"{row.id} is no LoRA adapter, so there is nothing to merge.",
@@ -104,7 +104,6 @@ class RolloutService:
                 f"{row.id} is merged into its base already.",
                 hint="`guanaco stress ID` shows how it answers.",
             )
-        row.is_promoted = True
 
     async def cancel(self, account: Account, submission_id: str) -> Submission | None:
         """Cancel the redeploy of a submission that is served, while the version before has not given way; None if there is none."""

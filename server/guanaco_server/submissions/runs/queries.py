@@ -42,6 +42,13 @@ async def open_stage_run(session: AsyncSession, submission_id: str, run: int) ->
     )
 
 
+async def has_event(session: AsyncSession, submission_id: str, message: str) -> bool:
+    """Return whether an event of the submission says this."""
+    row = SubmissionEventRow
+    found = select(row.seq).where(row.submission_id == submission_id, row.message == message)
+    return await session.scalar(found.limit(1)) is not None
+
+
 async def unfinished_runs(
     session: AsyncSession, statuses: Collection[Status]
 ) -> Sequence[Row[SubmissionRow, str | None]]:

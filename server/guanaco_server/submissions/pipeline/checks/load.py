@@ -73,8 +73,21 @@ class LoadCheck:
         self._take_place = take_place
 
     async def run(self, run: PipelineRun, submission: Submission) -> StressReport:
-        """Check the load; an engine gets one load at a time. ModelServerLost if the server went away meanwhile."""
+        """Check the load, and compare a merged model with its adapter. ModelServerLost if the server went away meanwhile."""
         endpoint = await self._server_start.require_ready(run)
+        report = await self._report_in_turn(run, submission, endpoint)
+        compared = await self._merge.measure(run, endpoint)
+        facts = {
+            "divergence": compared.divergence,
+            "not_compared": compared.why_not,
+            "merged_because": submission.merged_because,
+        }
+        return report.model_copy(update=facts)
+
+    async def _report_in_turn(
+        self, run: PipelineRun, submission: Submission, endpoint: str
+    ) -> StressReport:
+        """Check the load; an engine gets one load at a time."""
         server = await self._server(run, endpoint, submission)
         if server.known is None:
             key = await self._records.deployment_key(run)
@@ -97,9 +110,7 @@ class LoadCheck:
                 "The model server went away during the stress check, which says nothing of the model.",
                 hint="Nothing is to be done: the check is made again when the server is back.",
             )
-        divergence = await self._merge.measure(run, endpoint)
-        facts = {"divergence": divergence, "merged_because": submission.merged_because}
-        return report.model_copy(update=facts)
+        return report
 
     async def _checked(
         self, run: PipelineRun, submission: Submission, server: CheckedServer
