@@ -67,6 +67,8 @@ ITS_DEPLOYMENT = text(
     "INSERT INTO deployments (submission_id, run, artifact_key, max_model_tokens, phase, restarts, endpoint, updated_at)"
     " VALUES (:id, 1, 'k', 100, 'ready', 0, :endpoint, '2026-01-01 00:00:00+00')"
 )
+ITS_BASE = text("UPDATE deployments SET base_key = :base WHERE submission_id = :id")
+PROMOTED = "UPDATE submissions SET base_repo = 'ada/b', artifact_key = 'e', is_promoted = true, merged_because = 'why'"
 
 TWO_BACKENDS = text(
     "INSERT INTO accounts (id, name, role, created_at) VALUES ('b', 'app', 'backend', '2026-01-01 00:00:00+00'),"
@@ -229,6 +231,24 @@ async def test_the_endpoint_of_each_deployment_becomes_its_list(
         "m_v1": ["http://one"],
         "m_v2": [],
     }
+
+
+async def test_a_submission_says_again_that_its_adapter_serves_unmerged(
+    empty: Database, tmp_path: Path
+) -> None:
+    await upgrade(empty, scripts_before("artifacts_of_rollouts", tmp_path))
+    async with empty.write() as session:
+        await session.execute(AN_ACCOUNT)
+        for id, base in (("m_v1", "b"), ("m_v2", "k"), ("m_v3", None)):
+            await session.execute(A_SUBMISSION, {"id": id})
+            await session.execute(ITS_DEPLOYMENT, {"id": id, "endpoint": None})
+            await session.execute(ITS_BASE, {"id": id, "base": base})
+        await session.execute(text(PROMOTED))
+
+    await upgrade(empty)
+
+    found = await rows(empty, "SELECT id, artifact_key, merged_because FROM submissions ORDER BY 1")
+    assert found == [("m_v1", "k", None), ("m_v2", "e", "why"), ("m_v3", "e", "why")]
 
 
 async def test_users_of_several_accounts_are_separated_and_recounted(
