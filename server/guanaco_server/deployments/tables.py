@@ -136,6 +136,11 @@ class DeploymentRow(Table):
         return is_beside(self.submission_id)
 
     @property
+    def is_asleep(self) -> bool:
+        """Return whether it sleeps, or waits for room to wake."""
+        return self.phase in (Phase.SLEEPING, Phase.WAKING)
+
+    @property
     def is_draining(self) -> bool:
         return self.phase is Phase.DRAINING
 

@@ -17,14 +17,12 @@ from guanaco.submissions import Divergence, Level, Stage
 from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.model_servers.model_server import ModelServer, ModelServerFault
 from guanaco_server.deployments.service import DeploymentService
-from guanaco_server.deployments.tables import DeploymentRow, Phase
 from guanaco_server.submissions.pipeline.checks.fixed_text import FixedText, perplexity
 from guanaco_server.submissions.pipeline.checks.places import TakePlace, place_for_check
 from guanaco_server.submissions.pipeline.records import PipelineRun, RunRecords
 
 ROOM_PATIENCE_S = 30.0  # in which an idle server goes to sleep, and gives its room
 POLL_S = 0.5
-ASLEEP = (Phase.SLEEPING, Phase.WAKING)
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,9 @@ class MergeCheck:
         unmerged = Deployment.of(served)
         text = await self._text.within(unmerged)
         try:
-            before = await self._score(await self._unmerged_endpoint(run, served), unmerged, text)
+            if served.is_asleep:
+                await self._wake(run)
+            before = await self._score(await self._unmerged_endpoint(run), unmerged, text)
             after = await self._score(endpoint, Deployment.of(merged), text)
         except (ModelServerFault, StageFault) as fault:
             message = f"The merged model was not compared with the version that serves: {fault}"
@@ -75,15 +75,16 @@ class MergeCheck:
         )
         return Comparison(found)
 
-    async def _unmerged_endpoint(self, run: PipelineRun, served: DeploymentRow) -> str:
-        """Return where the version that serves answers, and wake it if it sleeps. ModelServerFault if it does not answer."""
-        if served.phase is Phase.SLEEPING:
-            message = (
-                "The version that serves sleeps; it is woken, to be compared with the merged model."
-            )
-            await self._records.log(run, Stage.STRESS, message)
-            await self._deployments.wake(run.submission_id)
-            self._deployments.woken.set()
+    async def _wake(self, run: PipelineRun) -> None:
+        message = (
+            "The version that serves sleeps; it is woken, to be compared with the merged model."
+        )
+        await self._records.log(run, Stage.STRESS, message)
+        await self._deployments.wake(run.submission_id)
+        self._deployments.woken.set()
+
+    async def _unmerged_endpoint(self, run: PipelineRun) -> str:
+        """Wait until the version that serves answers, and return where. ModelServerFault if it does not."""
         began = time.monotonic()
         while True:
             await self._deployments.refresh_endpoints()  # another process may reconcile
@@ -92,10 +93,10 @@ class MergeCheck:
             row = await self._deployments.find(run.submission_id)
             if row is None or not await self._records.is_wanted(run):
                 raise ModelServerFault("the redeploy has ended.")
-            if row.phase not in ASLEEP and row.problem is not None and row.trouble is None:
+            if not row.is_asleep and row.problem is not None and row.trouble is None:
                 raise ModelServerFault(row.problem)  # the server is well, and does not take it
             waited_s = time.monotonic() - began
-            if row.phase in ASLEEP and waited_s >= ROOM_PATIENCE_S:
+            if row.is_asleep and waited_s >= ROOM_PATIENCE_S:
                 why = row.waits_for or "Nothing has woken it."
                 raise ModelServerFault(f"it sleeps, and there is no room to wake it. {why}")
             if waited_s >= self._ready_timeout_s:
