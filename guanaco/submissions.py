@@ -284,7 +284,7 @@ class Rollout(BaseModel):
         description="The reason why the platform began it by itself; null where a developer did.",
     )
     promotes: bool = Field(
-        default=False, description="Whether its version is the LoRA adapter merged into its base."
+        default=False, description="True if its version is the LoRA adapter merged into its base."
     )
 
     @property
@@ -339,7 +339,7 @@ class Submission(BaseModel):
     )
     merged_because: str | None = Field(
         default=None,
-        description="For a LoRA adapter: why it is merged into its base; null if it is served unmerged. Of a redeploy once its version serves.",
+        description="For a LoRA adapter: why it is merged into its base; null if it is served unmerged. A redeploy changes it when its version serves.",
     )
     architecture: str | None
     parameter_count: int | None

@@ -237,7 +237,7 @@ class StageRunRow(Table):
 
 
 class MadeArtifact(BaseModel):
-    """What a run beside the version that serves has serialized; its submission says so once that version serves."""
+    """The artifact that a run beside the version that serves has serialized; its submission names it once that version serves."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -92,7 +92,7 @@ class RolloutRecords:
         await self._say(session, rollout, f"{which} go to the new version.")
 
     async def take_over(self, session: AsyncSession, rollout: RolloutRow) -> tuple[str, ...]:
-        """Let the new version serve all conversations, and return its endpoints. From now on its submission says what that version is."""
+        """Let the new version serve all conversations, and return its endpoints. Its submission says what that version is from now on."""
         row = await by_id(session, rollout.submission_id)
         assert row is not None, "the caller has locked it"
         replaced = await self._versions.served_within(session, row.id)
