@@ -11,7 +11,7 @@ from alembic import op
 from sqlalchemy.dialects import postgresql
 
 revision = "0093"
-down_revision = "0096"
+down_revision = "0092"
 
 JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
 MEND = """

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0096"
-down_revision = "0092"
+down_revision = "0093"
 
 CHANGES = "feedback_changes"
 
