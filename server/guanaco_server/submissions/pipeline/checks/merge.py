@@ -26,7 +26,7 @@ POLL_S = 0.5
 
 
 @dataclass(frozen=True)
-class Comparison:
+class MergeComparison:
     """``why_not`` says why the two were not compared; neither is set where there is nothing to compare."""
 
     divergence: Divergence | None = None
@@ -50,12 +50,12 @@ class MergeCheck:
         self._take_place = take_place
         self._ready_timeout_s = ready_timeout_s
 
-    async def measure(self, run: PipelineRun, endpoint: str) -> Comparison:
+    async def measure(self, run: PipelineRun, endpoint: str) -> MergeComparison:
         """Compare the run's server with the version that serves, if that is an adapter."""
         merged = await self._deployments.find(await self._records.deployment_key(run))
         served = await self._deployments.find(run.submission_id)
         if merged is None or served is None or not served.is_adapter or merged.is_adapter:
-            return Comparison()
+            return MergeComparison()
         unmerged = Deployment.of(served)
         text = await self._text.within(unmerged)
         try:
@@ -66,14 +66,14 @@ class MergeCheck:
         except (ModelServerFault, StageFault) as fault:
             message = f"The merged model was not compared with the version that serves: {fault}"
             await self._records.log(run, Stage.STRESS, message, level=Level.WARNING)
-            return Comparison(why_not=message)
+            return MergeComparison(why_not=message)
         found = divergence_of(after, before)
         await self._records.log(
             run,
             Stage.STRESS,
             f"Merged and unmerged, the log-probabilities of {found.tokens} tokens differ by {found.mean:.2g} on average, {found.largest:.2g} at most.",
         )
-        return Comparison(found)
+        return MergeComparison(found)
 
     async def _wake(self, run: PipelineRun) -> None:
         message = (
