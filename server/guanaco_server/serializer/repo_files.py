@@ -262,10 +262,11 @@ class FileStream:
 
 
 def prepare(scratch: Path) -> None:
-    """Import huggingface_hub such that nothing lands outside the scratch folder, not even hf-xet's chunks."""
+    """Import huggingface_hub such that nothing lands outside the scratch folder."""
     os.environ["HF_HOME"] = str(scratch / "hf")
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+    os.environ["HF_HUB_DISABLE_XET"] = "1"  # it resolves names by itself, which the job may not
     os.environ.pop("HF_HUB_OFFLINE", None)
     import huggingface_hub.file_download  # noqa: F401 - it reads the environment now
 
