@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from guanaco_server.engine import adapters
 from guanaco_server.engine.adapters import HeldAdapters
 from guanaco_server.engine.artifacts.errors import DamagedArtifactError
 from guanaco_server.engine.artifacts.source import ArtifactSource, ModelFolder
@@ -79,9 +81,11 @@ class ScriptedAdapters:
 
     def __init__(self) -> None:
         self.held: list[str] = []
+        self.folders: list[Path] = []
 
     async def load(self, name: str, folder: Path) -> None:
         self.held.append(name)
+        self.folders.append(folder)
 
     async def unload(self, name: str) -> None:
         self.held.remove(name)
@@ -262,6 +266,23 @@ async def test_adapters_wait_for_the_artifact_under_them(
     await served.sleep(SleepRequest(KEEPS_WEIGHTS, 0), ScriptedEngine())
     with pytest.raises(RepliesInProgress, match="sleeping"):
         await served.change_adapters(order, held, NO_ADAPTERS)
+
+
+async def test_a_forgotten_adapters_folder_outlasts_replies_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM may read it again for a request that waits, and would end without it."""
+    held, engine = UncheckedAdapters(FIRST, 8, open_folder), ScriptedAdapters()
+    await held.load(source(tmp_path, ADAPTER), engine)
+    await held.unload(ADAPTER, engine)
+    (folder,) = engine.folders
+    assert (engine.held, held.keys, folder.exists()) == ([], [], True)
+    monkeypatch.setattr(adapters, "KEPT_S", 0.0)
+    await held.load(source(tmp_path, ADAPTER), engine)
+    await held.unload(ADAPTER, engine)
+    while engine.folders[-1].exists():
+        await asyncio.sleep(0)
+    assert [one.exists() for one in engine.folders] == [True, False]
 
 
 async def test_an_engine_without_sleep_levels_goes_on_serving(served: ServedArtifact) -> None:

@@ -4,7 +4,8 @@
           ──▶ a private folder, as PEFT writes one ──▶ vLLM, under the name of the artifact's key
 
 A request names an adapter by that key, so an answer comes from these very bytes, or there is none. vLLM keeps the folder's
-path and may read it again, so what was verified is what lies in a folder that only this server has.
+path and may read it again, so what was verified is what lies in a folder that only this server has. It stays for a while
+after the adapter is forgotten: a reply that is under way, or waits, may still need it, and vLLM ends if it is gone.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from guanaco_server.formats.manifest import AdapterPart, Manifest
 
 LORA_KEY = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight")
 
+KEPT_S = 900.0  # longer than any reply takes
 LORA_MODULES = (
     frozenset(  # to which adapters are added; around others vLLM would reserve memory for nothing
         {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
@@ -103,7 +105,9 @@ class HeldAdapters:
     async def _forget(self, key: str, engine: AdapterEngine) -> None:
         if key in self._folders:
             await engine.unload(key)
-            shutil.rmtree(self._folders.pop(key), ignore_errors=True)
+            asyncio.get_running_loop().call_later(
+                KEPT_S, shutil.rmtree, self._folders.pop(key), True
+            )
             logger.info("Forgot the adapter %s", key)
 
     def _copy_verified(self, source: ArtifactSource, folder: Path) -> None:
