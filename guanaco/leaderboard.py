@@ -340,7 +340,7 @@ class UniformRow(BaseModel):
     observed: float | None = Field(description="The ratio of these ratings as they are.")
     ratio: float | None = Field(description="The estimate; Null if there is no rating.")
     low: float | None = Field(
-        description="The interval holds at every look in the limit of many users. Null if there are fewer than 30."
+        description="The interval holds at every look in the limit of many users. Null with fewer than 30 users who rated this submission itself, as many as weigh alike."
     )
     high: float | None
 

@@ -81,6 +81,34 @@ def test_few_users_have_no_interval_and_none_no_ratio() -> None:
     assert (none.observed, none.ratio) == (None, None)
 
 
+@pytest.mark.parametrize(("chance", "rates"), [(0.05, 0.5), (0.2, 0.2)])
+def test_first_looks_at_a_rare_submission_do_not_mislead(chance: float, rates: float) -> None:
+    misses = intervals = 0
+    for seed in range(10):
+        draw, sums = random.Random(seed), UniformSums()
+        chances = {"rare": chance, "usual": 1 - chance}
+        for n in range(round(60 / (chance * rates))):
+            chosen = "rare" if draw.random() < chance else "usual"
+            vote = draw.random() < 0.6 if draw.random() < rates else None
+            sums.add(AssignedConversation(n, "x", chances, chosen, vote))
+            if chosen == "usual" or vote is None or n < 30:
+                continue
+            found = sums.ratios()["rare"]
+            if found.low is not None and found.high is not None:
+                intervals += 1
+                if not found.low <= 0.6 <= found.high:
+                    misses += 1
+                    break
+    assert (misses, intervals > 10) == (0, True)
+
+
+def test_a_crowd_beside_one_heavy_vote_has_no_interval() -> None:
+    ones = [AssignedConversation(n, "x", {"a": 1.0, "b": 0.0}, "a", n % 2 == 0) for n in range(100)]
+    assert uniform_ratios(ones)["a"].low is not None
+    heavy = AssignedConversation("u", "x", {"a": 0.005, "b": 0.995}, "a", True)
+    assert uniform_ratios([*ones, heavy])["a"].low is None
+
+
 def tasted(seed: int, spread: float) -> list[AssignedConversation]:
     """Two submissions that are liked alike, and sixty users whose log odds differ by ``spread``."""
     chance = random.Random(seed)

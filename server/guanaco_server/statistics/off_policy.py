@@ -17,7 +17,9 @@ Users who like more than others do are known by their earlier ratings: z is the 
 0. A ridge line on z, fitted to the past too, is added to m for thumbs up; where earlier ratings say nothing its slope stays near 0.
 
 The interval is the asymptotic confidence sequence of statistics/confidence_sequences.py with errors clustered by user: it
-holds at every look in the limit of many users, not exactly with few.
+holds at every look in the limit of many users, not exactly with few. Few is meant of the users who rated the submission itself: others add a mean
+of the model each, whose spread says nothing of what is missing. They are counted as (Σ w)² / Σ w² (L. Kish, *Survey Sampling*, 1965), with w the sum of a user's 1 / p, so that one
+with a small chance is no crowd.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ RIDGE = (
     2.0  # of the line on earlier ratings: of some fifty conversations of users who differ usually
 )
 PRIOR = 5.0  # conversations by which a stratum's mean is drawn to the submission's, and that to all submissions'
-FEWEST_USERS = 30  # with fewer the limit is far away: no interval
+FEWEST_RATERS = 30  # with fewer of its own the limit is far away: no interval
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class UniformRatio:
         rated: Of those that it got: the rated ones.
         observed: The ratio of the ratings as they are.
         ratio: The estimate; None without a rating.
-        low: The interval's lower end; None with too few users.
+        low: The interval's lower end; None with too few users who rated it.
         high: The interval's upper end.
     """
 
@@ -104,6 +106,7 @@ class _Terms:
     by_user: defaultdict[Hashable, list[float]] = field(
         default_factory=lambda: defaultdict(_nothing)
     )
+    rated_weights: defaultdict[Hashable, float] = field(default_factory=lambda: defaultdict(float))
 
     def add(self, user: Hashable, rated_term: float, up_term: float) -> None:
         self.conversations += 1
@@ -112,6 +115,12 @@ class _Terms:
         sums = self.by_user[user]
         sums[0] += rated_term
         sums[1] += up_term
+
+    @property
+    def raters(self) -> float:
+        """The users who rated it, as many as weigh alike."""
+        weights = self.rated_weights.values()
+        return sum(weights) ** 2 / math.fsum(one * one for one in weights) if weights else 0.0
 
 
 class _UserEffects:
@@ -170,6 +179,8 @@ class UniformSums:
                     means[0] + weight * (rated - means[0]),
                     likely + weight * (up - likely),
                 )
+                if weight and rated:
+                    self._terms[name].rated_weights[one.user] += weight
         chosen = one.chosen
         for means_of in (self._everything, self._own[chosen], self._strata[chosen, one.stratum]):
             means_of.add(rated, up)
@@ -196,10 +207,9 @@ def _ratio(terms: _Terms, alpha: float) -> UniformRatio:
         return UniformRatio(terms.conversations, terms.rated, observed, None, None, None)
     ratio = min(max(terms.up_sum / terms.rated_sum, 0.0), 1.0)
     low = high = None
-    users = len(terms.by_user)
-    if users >= FEWEST_USERS:
+    if terms.raters >= FEWEST_RATERS:
         squares = math.fsum((up - ratio * rated) ** 2 for rated, up in terms.by_user.values())
         error = math.sqrt(squares) / terms.rated_sum
-        spread = asymptotic_multiple(users, alpha) * error
+        spread = asymptotic_multiple(len(terms.by_user), alpha) * error
         low, high = max(0.0, ratio - spread), min(1.0, ratio + spread)
     return UniformRatio(terms.conversations, terms.rated, observed, ratio, low, high)
