@@ -185,6 +185,14 @@ class VerdictPair(BaseModel):
         default=None,
         description="About how many more votes on both, or duels of the two, settle an open one, if what they say stays. Null if no number would, or if the verdict is by intervals of strengths.",
     )
+    votes_low: int | None = Field(
+        default=None,
+        description="In about one of ten cases fewer do. Null in `asked`, and where `votes` is.",
+    )
+    votes_high: int | None = Field(
+        default=None,
+        description="In about one of ten cases more are needed. Null if they are more than 63 times as many as there are, in `asked`, and where `votes` is.",
+    )
     is_withdrawn: bool = Field(
         default=False,
         description="True if the other one takes no conversations any more. It holds up no verdict.",

@@ -33,9 +33,10 @@ def headline(verdict: LeaderboardVerdict) -> str:
     everybody = len(still) == len(field)
     number = "any of the others" if everybody else f"{len(still)} of {len(field)} others"
     sentence = f"Not settled{_how(verdict)}: {leader} leads, but {number} may be more than {margin} better."
-    known = [pair.votes for pair in still if pair.votes is not None]
+    known = [pair for pair in still if pair.votes is not None]
     if len(known) == len(still):
-        sentence += f" The hardest to tell needs {about(max(known), verdict)}."
+        hardest = max(known, key=lambda pair: pair.votes or 0)
+        sentence += f" The hardest to tell needs {about(hardest, verdict)}."
     if verdict.settled_at is not None:
         sentence += f" It was settled on {verdict.settled_at:%-d %B %Y} that {verdict.settled_leader} was within {margin} of the best of those that took part."
     return sentence
@@ -55,7 +56,7 @@ def pair_headline(verdict: LeaderboardVerdict) -> str:
         return f"Settled{_how(verdict)}: {leader} is better than {pair.submission_id}."
     if pair.state == "within":
         return f"Settled{_how(verdict)}: {leader} is at most {margin_words(verdict)} worse than {pair.submission_id}."
-    more = f" Needed: {about(pair.votes, verdict)}." if pair.votes is not None else ""
+    more = f" Needed: {about(pair, verdict)}." if pair.votes is not None else ""
     return f"Not settled{_how(verdict)}: {leader} leads, but {pair.submission_id} may be more than {margin_words(verdict)} better.{more}"
 
 
@@ -67,7 +68,7 @@ def pair_words(pair: VerdictPair, verdict: LeaderboardVerdict) -> str:
         verdict: The verdict that it is from.
 
     Returns:
-        A few words, such as "not yet: about 400 more votes".
+        A few words, such as "not yet: about 400 to 1,500 more votes".
     """
     if pair.state == "better":
         return _labelled("the leader is better: settled", pair)
@@ -75,7 +76,7 @@ def pair_words(pair: VerdictPair, verdict: LeaderboardVerdict) -> str:
         return _labelled(f"the leader is at most {margin_words(verdict)} worse: settled", pair)
     if pair.is_withdrawn:
         return "withdrawn: not settled"
-    return "not yet" if pair.votes is None else f"not yet: {about(pair.votes, verdict)}"
+    return "not yet" if pair.votes is None else f"not yet: {about(pair, verdict)}"
 
 
 def chance_words(verdict: LeaderboardVerdict) -> str | None:
@@ -149,20 +150,30 @@ def margin_words(verdict: LeaderboardVerdict) -> str:
     return "1 point" if points == 1 else f"{points:g} points"
 
 
-def about(votes: int, verdict: LeaderboardVerdict) -> str:
-    """Round an estimated number of votes, or of duels, to what it is worth.
+def about(pair: VerdictPair, verdict: LeaderboardVerdict) -> str:
+    """Say how many more votes, or duels, settle an open pair, as exactly as they are foretold.
 
     Args:
-        votes: The estimate.
+        pair: One of the verdict's pairs, with a number of votes.
         verdict: The verdict that it is from.
 
     Returns:
-        Such as "about 400 more votes".
+        Such as "about 400 to 1,500 more votes".
     """
     kind = "duel" if verdict.is_by_duels else "vote"
-    digits = max(0, len(str(votes)) - 2)
-    rounded = round(votes, -digits)
-    return f"about 1 more {kind}" if rounded == 1 else f"about {rounded:,} more {kind}s"
+    if pair.votes_low is None:  # a server of the version before
+        number = _rounded(pair.votes or 0)
+    elif pair.votes_high is None:
+        return f"{_rounded(pair.votes_low):,} more {kind}s or many more"
+    else:
+        low, number = _rounded(pair.votes_low), _rounded(pair.votes_high)
+        if low != number:
+            return f"about {low:,} to {number:,} more {kind}s"
+    return f"about 1 more {kind}" if number == 1 else f"about {number:,} more {kind}s"
+
+
+def _rounded(votes: int) -> int:
+    return round(votes, -max(0, len(str(votes)) - 2))
 
 
 def _labelled(text: str, pair: VerdictPair) -> str:

@@ -211,8 +211,8 @@ def test_far_better_one_is_settled_and_equal_one_not() -> None:
     assert compare_asked(best, far, margin=0.05, members=3).is_better
     found = compare_asked(best, near, margin=0.05, members=3)
     assert (found.is_better, found.is_within) == (False, False)
-    assert found.votes is not None
-    assert found.votes > 100
+    assert found.foretold.votes is not None
+    assert found.foretold.votes > 100
     assert is_excluded(best, near, 0.4, needed=5.0)
 
 

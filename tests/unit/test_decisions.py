@@ -93,8 +93,8 @@ def test_the_votes_that_are_foretold_settle_it() -> None:
     ours, theirs = VoteCount(160, 40), VoteCount(150, 50)
     found = compare(ours, theirs, margin=MARGIN, members=20)
     assert (found.is_within, found.is_better) == (False, False)
-    assert found.votes is not None
-    times = 1 + found.votes / (ours.total + theirs.total)
+    assert found.foretold.votes is not None
+    times = 1 + found.foretold.votes / (ours.total + theirs.total)
 
     def after(more: float) -> bool:
         grown = [VoteCount(round(more * one.up), round(more * one.down)) for one in (ours, theirs)]
@@ -114,7 +114,7 @@ def test_the_votes_that_are_foretold_settle_it() -> None:
 )
 def test_nothing_is_claimed_or_foretold_without_reason(ours: VoteCount, theirs: VoteCount) -> None:
     found = compare(ours, theirs, margin=MARGIN, members=2)
-    assert (found.is_better, found.is_within, found.votes) == (False, False, None)
+    assert (found.is_better, found.is_within, found.foretold.votes) == (False, False, None)
 
 
 @pytest.mark.parametrize(

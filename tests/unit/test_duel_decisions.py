@@ -103,10 +103,10 @@ def test_the_duels_that_are_foretold_settle_it() -> None:
     duels = DuelCount(50, 20, 45)
     found = compare_duels(duels, margin=MARGIN, members=20)
     assert (found.is_better, found.is_within) == (False, False)
-    assert found.votes is not None
+    assert found.foretold.votes is not None
 
     def after(more: float) -> bool:
-        times = 1 + more * found.votes / duels.total if found.votes else 1
+        times = 1 + more * found.foretold.votes / duels.total if found.foretold.votes else 1
         grown = DuelCount(*(round(times * count) for count in duels))
         return compare_duels(grown, margin=MARGIN, members=20).is_within
 
@@ -117,7 +117,7 @@ def test_the_duels_that_are_foretold_settle_it() -> None:
 @pytest.mark.parametrize("duels", [DuelCount(), DuelCount(10, 0, 40), DuelCount(0, 0, 5)])
 def test_nothing_is_claimed_or_foretold_without_reason(duels: DuelCount) -> None:
     found = compare_duels(duels, margin=MARGIN, members=2)
-    assert (found.is_better, found.is_within, found.votes) == (False, False, None)
+    assert (found.is_better, found.is_within, found.foretold.votes) == (False, False, None)
 
 
 def test_a_season_ends_with_a_right_claim() -> None:

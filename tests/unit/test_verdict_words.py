@@ -30,6 +30,10 @@ BETTER = VerdictPair(submission_id="b_v1", state=VerdictState.BETTER)
 WITHIN = VerdictPair(submission_id="c_v1", state=VerdictState.WITHIN)
 OPEN = VerdictPair(submission_id="d_v1", state=VerdictState.OPEN, votes=417)
 GONE = VerdictPair(submission_id="f_v1", state=VerdictState.OPEN, votes=9, is_withdrawn=True)
+RANGE = VerdictPair(
+    submission_id="g_v1", state=VerdictState.OPEN, votes=700, votes_low=401, votes_high=1_487
+)
+FAR = VerdictPair(submission_id="h_v1", state=VerdictState.OPEN, votes=4_000, votes_low=1_120)
 UNKNOWN = VerdictPair(submission_id="e_v1", state=VerdictState.OPEN)
 
 
@@ -69,12 +73,14 @@ def test_the_headline_says_whether_the_best_is_known(found: LeaderboardVerdict, 
 
 
 def test_each_pair_is_said_in_a_few_words() -> None:
-    found = verdict(BETTER, WITHIN, OPEN, UNKNOWN)
+    found = verdict(BETTER, WITHIN, OPEN, UNKNOWN, RANGE, FAR)
     assert [pair_words(pair, found) for pair in found.pairs] == [
         "the leader is better: settled",
         "the leader is at most 5 points worse: settled",
         "not yet: about 420 more votes",
         "not yet",
+        "not yet: about 400 to 1,500 more votes",
+        "not yet: 1,100 more votes or many more",
     ]
 
 

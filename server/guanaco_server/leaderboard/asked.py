@@ -96,7 +96,9 @@ def _verdict(
             foretells=foretold > 0,
         )
         foretold -= not found.is_within
-        pairs.append(VerdictPair(submission_id=name, state=_state(found), votes=found.votes))
+        pairs.append(
+            VerdictPair(submission_id=name, state=_state(found), votes=found.foretold.votes)
+        )
     leader = answered[0] if answered else None
     placed_pairs, is_decided = ([], False) if leader is None else placed(leader, pairs, field)
     return AskedVerdict(

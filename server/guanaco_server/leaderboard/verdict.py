@@ -241,7 +241,7 @@ def _by_thumbs(
             foretells=foretold > 0,
         )
         foretold -= not found.is_within
-        pairs.append(VerdictPair(submission_id=name, state=_state(found), votes=found.votes))
+        pairs.append(_pair(name, found))
     verdict = _verdict(competition, leader, pairs, now)
     beside = others if only is not None else field.live - {leader}
     return verdict.model_copy(
@@ -304,7 +304,7 @@ def _by_duels(
             members=members_of(counts),
             foretells=place < FORETOLD,
         )
-        pairs.append(VerdictPair(submission_id=name, state=_state(found), votes=found.votes))
+        pairs.append(_pair(name, found))
     beside = others if only is not None else field.live - {leader} or others
     chance = chance_within_by_duels(
         leader,
@@ -366,6 +366,13 @@ def _verdict(
         is_by_duels=competition.is_settled_by_duels,
         is_decided=bool(pairs) and all(pair.state is not VerdictState.OPEN for pair in pairs),
         pairs=pairs,
+    )
+
+
+def _pair(name: str, found: Comparison) -> VerdictPair:
+    votes, low, high = found.foretold
+    return VerdictPair(
+        submission_id=name, state=_state(found), votes=votes, votes_low=low, votes_high=high
     )
 
 

@@ -33,7 +33,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from guanaco_server.statistics.answer_lines import AskedConversations, Predictions
 from guanaco_server.statistics.confidence_sequences import ALPHA, shared_alpha
-from guanaco_server.statistics.decisions import Comparison, times_until
+from guanaco_server.statistics.decisions import Comparison
+from guanaco_server.statistics.foretelling import Foretold, times_until
 
 if TYPE_CHECKING:
     import numpy as np
@@ -145,15 +146,15 @@ def compare_asked(
 ) -> Comparison:
     """Compare a leader with one of ``members`` submissions, as decisions.compare does with the votes of all.
 
-    ``votes`` of the answer is about how many more answers of both would show that the leader is within the margin.
+    Foretold is how many more answers of both would show that the leader is within the margin if both ratios stay, without a range.
     """
     needed = -math.log(shared_alpha(members, alpha))
     if is_excluded(leader, other, 0.0, needed):
-        return Comparison(is_better=True, is_within=True, votes=None)
+        return Comparison(is_better=True, is_within=True)
     if is_excluded(leader, other, margin, needed):
-        return Comparison(is_better=False, is_within=True, votes=None)
+        return Comparison(is_better=False, is_within=True)
     votes = _answers_until(leader, other, margin, needed) if foretells else None
-    return Comparison(is_better=False, is_within=False, votes=votes)
+    return Comparison(is_better=False, is_within=False, foretold=Foretold(votes))
 
 
 def is_excluded(leader: AskedSums, other: AskedSums, margin: float, needed: float) -> bool:

@@ -16,7 +16,7 @@ J is convex in x. Most weight lies on the slopes at which decisions fall, betwee
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from guanaco_server.statistics.confidence_sequences import (
@@ -26,6 +26,7 @@ from guanaco_server.statistics.confidence_sequences import (
     STEEPEST,
     shared_alpha,
 )
+from guanaco_server.statistics.foretelling import NOTHING, Foretold, foretell
 from guanaco_server.statistics.votes import VoteCount
 
 USUAL = range(2, 9)  # slopes of 1.25 to 0.07
@@ -54,20 +55,18 @@ FALLING = tuple(
 
 HALVINGS = 22  # to a mean within 0.00003 %; what that leaves out is taken off the evidence
 EDGE = 1e-9
-MOST_TIMES = 64.0  # as many votes again as there are; further ahead nothing is foretold
-FORETELLING_STEPS = 10
 
 
 @dataclass(frozen=True)
 class Comparison:
     """The votes' answer on a leader and another one: it is better, or at most the margin worse, or neither is shown.
 
-    ``votes`` is about how many more on both show that it is within the margin; None if it is, or if none would.
+    ``foretold`` is how many more on both show that it is within the margin; nothing if it is, or if none would.
     """
 
     is_better: bool
     is_within: bool
-    votes: int | None
+    foretold: Foretold = NOTHING
 
 
 def compare(
@@ -97,11 +96,11 @@ def compare(
     """
     needed = -math.log(shared_alpha(members, alpha))
     if evidence(leader, other, 0.0) >= needed:
-        return Comparison(is_better=True, is_within=True, votes=None)
+        return Comparison(is_better=True, is_within=True)
     if evidence(leader, other, margin) >= needed:
-        return Comparison(is_better=False, is_within=True, votes=None)
-    votes = votes_until(leader, other, margin=margin, needed=needed) if foretells else None
-    return Comparison(is_better=False, is_within=False, votes=votes)
+        return Comparison(is_better=False, is_within=True)
+    foretold = votes_until(leader, other, margin=margin, needed=needed) if foretells else NOTHING
+    return Comparison(is_better=False, is_within=False, foretold=foretold)
 
 
 def evidence(leader: VoteCount, other: VoteCount, margin: float) -> float:
@@ -109,34 +108,29 @@ def evidence(leader: VoteCount, other: VoteCount, margin: float) -> float:
     return _evidence(leader.up, leader.total, other.up, other.total, margin)
 
 
-def votes_until(leader: VoteCount, other: VoteCount, *, margin: float, needed: float) -> int | None:
-    """Estimate the votes until the evidence is there, if both ratios stay and both get as many times more as the other."""
-    total = leader.total + other.total
+def votes_until(leader: VoteCount, other: VoteCount, *, margin: float, needed: float) -> Foretold:
+    """Foretell the votes until the evidence is there, if both get as many times more as the other."""
     if not leader.total or not other.total:
-        return None
-    if leader.up / leader.total + margin <= other.up / other.total:
-        return None
+        return NOTHING
+    ratio, others = leader.up / leader.total, other.up / other.total
+    if ratio + margin <= others:
+        return NOTHING
+    ours_v, theirs_v = _variance(leader), _variance(other)
+    error = math.sqrt(ours_v + theirs_v)
 
-    def is_enough(times: float) -> bool:
-        ours, theirs = (
-            (times * leader.up, times * leader.total),
-            (times * other.up, times * other.total),
-        )
-        return _evidence(*ours, *theirs, margin) >= needed
+    def is_enough(times: float, deviations: float) -> bool:
+        up = min(max(ratio + deviations * ours_v / error, 0.0), 1.0)
+        other_up = min(max(others - deviations * theirs_v / error, 0.0), 1.0)
+        ours, theirs = times * leader.total, times * other.total
+        return _evidence(ours * up, ours, theirs * other_up, theirs, margin) >= needed
 
-    times = times_until(is_enough)
-    return None if times is None else max(1, round((times - 1) * total))
+    return foretell(is_enough, leader.total + other.total)
 
 
-def times_until(is_enough: Callable[[float], bool]) -> float | None:
-    """Return how many times the votes that there are would be enough; None beyond what is foretold."""
-    if not is_enough(MOST_TIMES):
-        return None
-    low, high = 0.0, math.log(MOST_TIMES)
-    for _ in range(FORETELLING_STEPS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if is_enough(math.exp(middle)) else (middle, high)
-    return math.exp(high)
+def _variance(votes: VoteCount) -> float:
+    """Return the variance of a ratio; one more of each thumb, so that none is certain."""
+    ratio = (votes.up + 1) / (votes.total + 2)
+    return ratio * (1 - ratio) / votes.total
 
 
 def _evidence(up: float, total: float, other_up: float, other_total: float, margin: float) -> float:

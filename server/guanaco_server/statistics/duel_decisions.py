@@ -20,7 +20,8 @@ import math
 from typing import NamedTuple
 
 from guanaco_server.statistics.confidence_sequences import ALPHA, shared_alpha
-from guanaco_server.statistics.decisions import Comparison, times_until
+from guanaco_server.statistics.decisions import Comparison
+from guanaco_server.statistics.foretelling import NOTHING, Foretold, foretell
 
 STEEPEST = 0.9
 RATIO = 1.5
@@ -82,11 +83,11 @@ def compare_duels(
     """
     needed = needed_evidence(members, alpha)
     if evidence_of_duels(duels, 0.0) >= needed:
-        return Comparison(is_better=True, is_within=True, votes=None)
+        return Comparison(is_better=True, is_within=True)
     if evidence_of_duels(duels, margin) >= needed:
-        return Comparison(is_better=False, is_within=True, votes=None)
-    votes = duels_until(duels, margin=margin, needed=needed) if foretells else None
-    return Comparison(is_better=False, is_within=False, votes=votes)
+        return Comparison(is_better=False, is_within=True)
+    foretold = duels_until(duels, margin=margin, needed=needed) if foretells else NOTHING
+    return Comparison(is_better=False, is_within=False, foretold=foretold)
 
 
 def needed_evidence(members: int, alpha: float = ALPHA) -> float:
@@ -120,17 +121,24 @@ def fewest_duels(duels: DuelCount, *, margin: float, needed: float) -> int | Non
     return high
 
 
-def duels_until(duels: DuelCount, *, margin: float, needed: float) -> int | None:
-    """Estimate how many more duels of the two bring the evidence, if their shares stay; None if none would, or none were held."""
-    if not duels.total or (duels.won + duels.tied / 2) / duels.total <= 0.5 - margin:
-        return None
+def duels_until(duels: DuelCount, *, margin: float, needed: float) -> Foretold:
+    """Foretell how many more duels of the two bring the evidence; nothing if none would, or none were held.
 
-    def is_enough(times: float) -> bool:
-        won, tied, lost = (times * count for count in duels)
-        return _evidence(won, tied, lost, margin) >= needed
+    Duels of one user are taken for independent, so where users differ much the range is somewhat too narrow.
+    """
+    total = duels.total
+    if not total or (mean := (duels.won + duels.tied / 2) / total) <= 0.5 - margin:
+        return NOTHING
+    squares = (duels.won + 0.5 + duels.tied / 4) / (total + 1)  # one more result of each side
+    drawn = (mean * total + 0.5) / (total + 1)
+    error = math.sqrt((squares - drawn * drawn) / total)
 
-    times = times_until(is_enough)
-    return None if times is None else max(1, round((times - 1) * duels.total))
+    def is_enough(times: float, deviations: float) -> bool:
+        shift = min(max(deviations * error * total, -duels.won), duels.lost)
+        won, lost = duels.won + shift, duels.lost - shift
+        return _evidence(times * won, times * duels.tied, times * lost, margin) >= needed
+
+    return foretell(is_enough, total)
 
 
 def _evidence(won: float, tied: float, lost: float, margin: float) -> float:
