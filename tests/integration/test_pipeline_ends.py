@@ -222,7 +222,9 @@ async def test_clean_up_without_the_cluster_is_left_to_the_reconciler(
     world: PipelineWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(FUNCTIONS, Stage.PUBLISH, raising(RuntimeError("boom")))
-    monkeypatch.setattr(world.deployments, "stop_withdrawn", raising(ClusterUnreachable("gone")))
+    monkeypatch.setattr(
+        world.deployments.servers, "stop_withdrawn", raising(ClusterUnreachable("gone"))
+    )
     assert await world.runner.run_next(RUN) is Step.FAILED
     assert await world.cluster.list_deployments() != []
     await world.reconciler.reconcile()
