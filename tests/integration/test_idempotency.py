@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import httpx
 import pytest
@@ -14,6 +15,8 @@ from guanaco_server.accounts import queries as account_queries
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.model_servers.memory import Script
 from guanaco_server.deployments.model_servers.model_server import ModelServerFault
+from guanaco_server.idempotency.keeping import KeptAnswer
+from guanaco_server.idempotency.service import IdempotencyService, KeyedRequest, RequestClaim
 from tests.fixtures.talking import contents, parse, talking
 
 KEY = {"Idempotency-Key": "11b2c3"}
@@ -143,6 +146,53 @@ async def test_erasing_a_user_drops_the_answers_of_their_conversations(database:
     assert erased.status_code == 200, erased.text
     await world.conversations.erasure_watch.look()
     assert (await http.post(path, json=HELLO, headers=KEY)).status_code == 404
+
+
+async def test_requests_that_change_nothing_keep_no_answer(database: Database) -> None:
+    world, _, _ = await talking(database)
+    developer = await world.http(Role.DEVELOPER, "eve")
+    trial = {
+        "bot": {"name": "Luna"},
+        "turns": [{"sender": "user", "content": "Hi"}],
+        "formatter": {
+            "kind": "file",
+            "parts": [{"name": "c", "each": "turn", "content": "{{ message }}"}],
+        },
+    }
+    for _ in "ab":
+        rendered = await developer.post("/prompts/render", json=trial, headers=KEY)
+        assert rendered.status_code == 200, rendered.text
+        assert "idempotent-replayed" not in rendered.headers
+    async with database.read() as session:
+        rows = await session.scalar(text("SELECT count(*) FROM idempotent_requests"))
+    assert rows == 0
+
+
+@pytest.mark.both_databases
+async def test_beyond_an_accounts_bytes_its_oldest_answers_go(database: Database) -> None:
+    world, _, _ = await talking(database)
+    limited = IdempotencyService(database, world.clock, b"secret", account_bytes=8 * 1024)
+    stored = KeptAnswer(200, (), os.urandom(1024))
+
+    async def answer(account: str, key: str) -> bool:
+        """Return whether the answer was there."""
+        world.clock.advance(1)
+        begun = await limited.begin(KeyedRequest(account, key, b"POST"))
+        if isinstance(begun, RequestClaim):
+            await limited.finish(begun, stored)
+        return isinstance(begun, KeptAnswer)
+
+    await answer("bystander", "0")
+    for number in range(20):
+        assert not await answer("writer", str(number))
+    assert await answer("bystander", "0")
+    assert await answer("writer", "19")
+    assert not await answer("writer", "0")
+    async with database.read() as session:
+        bytes_kept = await session.scalar(
+            text("SELECT sum(length(answer)) FROM idempotent_requests WHERE account_id = 'writer'")
+        )
+    assert 2 * 1024 < int(bytes_kept) <= 10 * 1024
 
 
 REFUSE_ANSWERS = {

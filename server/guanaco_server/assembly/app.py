@@ -36,7 +36,7 @@ from guanaco_server.http.connections.front_door import AddressCount, DoorLimits,
 from guanaco_server.http.fair_share import PROBES, FairShare
 from guanaco_server.http.openapi import write_document
 from guanaco_server.http.routes import add_routes
-from guanaco_server.idempotency.requests import IdempotentRequests, keep_as_json
+from guanaco_server.idempotency.requests import IdempotentRequests, keep_as_json, keeps_answers
 from guanaco_server.leaderboard import api as leaderboard_api
 from guanaco_server.notifications import api as notifications_api
 from guanaco_server.observability.exposition import CONTENT_TYPE, Exposition
@@ -232,7 +232,12 @@ def _describe(
         if app.openapi_schema is None:
             further = [route.described(platform.rooms.accounts.auth) for route in answered]
             app.openapi_schema = write_document(
-                app, [*app.routes, *further], forms, description=DESCRIPTION, tags=TAGS
+                app,
+                [*app.routes, *further],
+                forms,
+                description=DESCRIPTION,
+                tags=TAGS,
+                honours_keys=keeps_answers,
             )
         return app.openapi_schema
 

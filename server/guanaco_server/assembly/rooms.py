@@ -104,7 +104,9 @@ def build_rooms(
     model_server, store = adapters.model_server, adapters.store
 
     accounts = build_accounts(database, clock)
-    idempotency = build_idempotency(database, clock, secret=pseudonym_key)
+    idempotency = build_idempotency(
+        database, clock, secret=pseudonym_key, account_bytes=settings.kept_answers_bytes
+    )
     characters = build_characters(
         database,
         clock,

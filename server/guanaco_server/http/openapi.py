@@ -6,7 +6,7 @@ form of its path, the roles of a key, and names of operations that generated cli
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI
@@ -83,8 +83,12 @@ def write_document(
     *,
     description: str,
     tags: Mapping[str, str],
+    honours_keys: Callable[[str], bool],
 ) -> dict[str, Any]:
-    """Describe these routes, which may be more than the app's own. ``tags`` are described in the order of the reference."""
+    """Describe these routes, which may be more than the app's own. ``tags`` are described in the order of the reference.
+
+    ``honours_keys`` says whether a POST to a path honours an Idempotency-Key, where its route does not name the header.
+    """
     document = get_openapi(
         title=app.title,
         version=app.version,
@@ -105,6 +109,9 @@ def write_document(
         for method in context.methods or ():
             operation = document["paths"][context.path_format][method.lower()]
             _complete(operation, context, method, form, components)
+            is_keyed = method == "POST" and _guard(context.dependant) is not None
+            if is_keyed and honours_keys(str(context.path_format)):
+                _take_idempotency_key(operation)
     _hoist(document, schemas)
     return document
 
@@ -126,8 +133,6 @@ def _complete(
         operation["security"] = [{name: []} for name in guard.schemes]
         components.setdefault("securitySchemes", {}).update(guard.schemes)
     operation["description"] = "\n\n".join(filter(None, (operation.get("description"), key)))
-    if method == "POST" and guard:
-        _take_idempotency_key(operation)
     responses = components.setdefault("responses", {})
     answers = operation["responses"]
     if answers.get("422", {}).get("description") == "Validation Error":
@@ -143,7 +148,7 @@ def _complete(
 
 
 def _take_idempotency_key(operation: dict[str, Any]) -> None:
-    """Every POST with a key takes the header (idempotency/requests.py), whether its route names it or not."""
+    """Add the header (idempotency/requests.py), unless its route names it."""
     parameters = operation.setdefault("parameters", [])
     if not any(one["name"].lower() == "idempotency-key" for one in parameters):
         parameters.append(

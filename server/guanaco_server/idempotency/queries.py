@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CursorResult, delete, select, update
+from sqlalchemy import CursorResult, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.database.bulk import insert_missing
@@ -61,6 +61,30 @@ async def drop(session: AsyncSession, account_id: str, key_hash: str, token: str
 async def drop_of_conversations(session: AsyncSession, conversation_ids: Sequence[str]) -> None:
     await session.execute(
         delete(Row).where(Row.conversation_id.in_(conversation_ids)).execution_options(**UNSYNCED)
+    )
+
+
+async def newest_without_room(
+    session: AsyncSession, account_id: str, limit_bytes: int, row_bytes: int
+) -> datetime | None:
+    """Return when the newest of the account's answers was claimed that is beyond its bytes; None if there is room for all."""
+    size = func.coalesce(func.length(Row.answer), 0) + row_bytes
+    each = select(
+        Row.created_at, func.sum(size).over(order_by=Row.created_at.desc()).label("total")
+    ).where(Row.account_id == account_id)
+    sizes = each.subquery()
+    newest: datetime | None = await session.scalar(
+        select(func.max(sizes.c.created_at)).where(sizes.c.total > limit_bytes)
+    )
+    return newest
+
+
+async def drop_answers(session: AsyncSession, account_id: str, until: datetime) -> None:
+    """Delete the account's answers up to this time, except of requests that are being answered."""
+    await session.execute(
+        delete(Row)
+        .where(Row.account_id == account_id, Row.created_at <= until, Row.token.is_(None))
+        .execution_options(**UNSYNCED)
     )
 
 

@@ -2,7 +2,8 @@
 
 The answer is stored before its last byte is sent, mostly with what the request changes (keeping.py), so whoever has read it to
 the end gets the same again. Only answers
-that succeeded are stored: what failed has changed nothing, and may succeed when it is repeated. A client that leaves does
+that succeeded are stored: what failed has changed nothing, and may succeed when it is repeated. Routes that change nothing
+ignore the header. A client that leaves does
 not stop its request: it comes back for the answer.
 """
 
@@ -49,6 +50,9 @@ MAX_KEY_CHARS = 255
 KEEPS_ITS_OWN = frozenset(
     {"/api/v1/submissions", "/api/v1/sweeps"}
 )  # its keys are honoured for good
+CHANGES_NOTHING = re.compile(
+    r"/api/v1/(checks|plans|prompts/render|submissions/[^/]+/preview)|/models/[^/]+/chat"
+)
 OF_CONVERSATION = re.compile(r"/conversations/([^/]{1,64})/")
 NOT_REPEATED = frozenset(
     {HEADER, TRACE_ID_HEADER, "date", "server", "connection", "transfer-encoding"}
@@ -253,8 +257,13 @@ async def keep_as_json(request: Request) -> None:
     keeper.form = as_json
 
 
+def keeps_answers(path: str) -> bool:
+    """Return whether the answer to a POST to this path is kept here: not where nothing changes, so that it may be done again."""
+    return path not in KEEPS_ITS_OWN and CHANGES_NOTHING.fullmatch(path) is None
+
+
 def _may_have_key(asgi: Scope) -> bool:
-    return asgi["type"] == "http" and asgi["method"] == "POST" and asgi["path"] not in KEEPS_ITS_OWN
+    return asgi["type"] == "http" and asgi["method"] == "POST" and keeps_answers(asgi["path"])
 
 
 def _body_of(request: KeyedRequest) -> bytes:

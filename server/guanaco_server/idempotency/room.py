@@ -18,6 +18,8 @@ class IdempotencyRoom:
     expiry: Duty
 
 
-def build_idempotency(database: Database, clock: Clock, *, secret: bytes) -> IdempotencyRoom:
-    service = IdempotencyService(database, clock, secret)
+def build_idempotency(
+    database: Database, clock: Clock, *, secret: bytes, account_bytes: int
+) -> IdempotencyRoom:
+    service = IdempotencyService(database, clock, secret, account_bytes)
     return IdempotencyRoom(service, Duty("expiry of answers", service.expire))

@@ -6,6 +6,7 @@
                       └──release──▶ (deleted): the request failed, so repeating it tries again
 
 A change that must not happen twice is committed together with its answer (keeping.py); other answers are stored before they are sent.
+An account's answers may take ``account_bytes`` in the database: beyond, its oldest are deleted before their day is over.
 The lease is renewed while the request is being answered. An answer is sealed with AES-256-GCM under a key that is
 derived from the platform's secret, the account, the Idempotency-Key and the request, of which the database has only
 hashes. So nobody reads from the database what a model said to a user, or the secret of a new API key.
@@ -19,6 +20,7 @@ import json
 import os
 import secrets
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -41,6 +43,10 @@ MAX_ANSWER_BYTES = (
     1_048_576  # compressed; the longest reply, streamed token by token, is a tenth of it
 )
 EXPIRED_AT_ONCE = 500
+ROW_BYTES = 512  # what a row takes beside its answer, with its indexes
+COUNTS_PER_LIMIT = (
+    16  # a process counts an account's bytes when it has stored this part of its limit
+)
 NONCE_BYTES = 12
 PURPOSE = b"guanaco: the answers to idempotent requests"
 
@@ -72,10 +78,12 @@ class RequestClaim:
 
 
 class IdempotencyService:
-    def __init__(self, database: Database, clock: Clock, secret: bytes) -> None:
-        """``secret`` is one that every process of the platform has."""
+    def __init__(self, database: Database, clock: Clock, secret: bytes, account_bytes: int) -> None:
+        """``secret`` is one that every process of the platform has; ``account_bytes`` 0 is no limit."""
         self._database = database
         self._clock = clock
+        self._account_bytes = account_bytes
+        self._stored: Counter[str] = Counter()  # by account, since its bytes were counted
         self._secret = hmac.digest(secret, PURPOSE, hashlib.sha256)
 
     async def begin(self, request: KeyedRequest) -> RequestClaim | KeptAnswer:
@@ -94,6 +102,7 @@ class IdempotencyService:
             "claimed_until": now + LEASE,
         }
         names = {"account_id": request.account_id, "key_hash": request.key_hash}
+        await self._make_room(request.account_id)
         async with self._database.write() as session:
             await queries.insert(session, names | claimed)
             row = await queries.locked(session, request.account_id, request.key_hash)
@@ -123,7 +132,7 @@ class IdempotencyService:
         """Return what stores the answer together with what the request changes."""
 
         def seal(answer: KeptAnswer) -> AnswerToKeep | None:
-            sealed = self._sealed(claim.request, answer)
+            sealed = self._counted(claim.request, answer)
             is_short = len(sealed) <= MAX_ANSWER_BYTES
             return AnswerToKeep(*_names(claim), sealed) if is_short else None
 
@@ -131,7 +140,7 @@ class IdempotencyService:
 
     async def finish(self, claim: RequestClaim, answer: KeptAnswer) -> None:
         """Store the answer for a day. One that is too long to be kept is forgotten with its key."""
-        sealed = self._sealed(claim.request, answer)
+        sealed = self._counted(claim.request, answer)
         async with self._database.write() as session:
             if len(sealed) > MAX_ANSWER_BYTES:
                 await queries.drop(session, *_names(claim))
@@ -152,6 +161,26 @@ class IdempotencyService:
         before = self._clock.now() - HONOURED
         async with self._database.write() as session:
             return await queries.drop_before(session, before, EXPIRED_AT_ONCE)
+
+    async def _make_room(self, account_id: str) -> None:
+        """Delete an account's oldest answers if they take more than they may."""
+        if not self._account_bytes:
+            return
+        if self._stored[account_id] < self._account_bytes // COUNTS_PER_LIMIT:
+            return
+        del self._stored[account_id]
+        async with self._database.read() as session:
+            before = await queries.newest_without_room(
+                session, account_id, self._account_bytes, ROW_BYTES
+            )
+        if before is not None:
+            async with self._database.write() as session:
+                await queries.drop_answers(session, account_id, before)
+
+    def _counted(self, request: KeyedRequest, answer: KeptAnswer) -> bytes:
+        sealed = self._sealed(request, answer)
+        self._stored[request.account_id] += len(sealed) + ROW_BYTES
+        return sealed
 
     def _sealed(self, request: KeyedRequest, answer: KeptAnswer) -> bytes:
         head = json.dumps([answer.status, answer.headers]).encode()

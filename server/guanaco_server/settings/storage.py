@@ -44,6 +44,11 @@ class StorageSettings(BaseModel):
         ge=0,
         description="Bytes of weights of one developer's live submissions; models that several of them share count once.",
     )
+    kept_answers_bytes: int = Field(
+        default=GIB // 4,
+        ge=0,
+        description="Bytes of one account's answers that are kept for a day for its Idempotency-Keys; beyond, its oldest are forgotten sooner. 0 is no limit.",
+    )
     artifacts_dir: Path | None = Field(
         default=None,
         description="Folder of the artifacts. Default: artifacts/ in the data folder.",
