@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import text, update
 
 from guanaco.accounts import Role
+from guanaco.errors import StorageQuotaExceeded
 from guanaco.submissions import Status
 from guanaco_server.database.database import Database
 from guanaco_server.submissions.tables import SubmissionRow
@@ -125,14 +126,57 @@ async def test_weights_count_once_an_artifact_and_stop_oversized_models(
     assert (await http.get("/quota")).json()["artifact_bytes"] == {"used": 600, "limit": 1_000}
     await submit(http)
     quotas = world.platform.rooms.submissions.quotas
-    await quotas.require_disk("acme-tiny_v3", 400)
+    await quotas.take_disk("acme-tiny_v3", 400)
     with pytest.raises(Exception, match="401 bytes of weights, your other submissions have 600"):
-        await quotas.require_disk("acme-tiny_v3", 401)
+        await quotas.take_disk("acme-tiny_v3", 401)
     await become(world, Status.DEPLOYED, weight_bytes=1_001)
     await http.post("/submissions/acme-tiny_v3/teardown")
     (refused,) = await submit(http)
     assert refused.status_code == 409
     assert "1,001 bytes of weights" in refused.json()["detail"]
+
+
+@pytest.mark.both_databases
+async def test_runs_in_check_at_once_count_each_other(world: Limited) -> None:
+    http = await world.http(Role.DEVELOPER)
+    await submit(http, times=2)
+    quotas = world.platform.rooms.submissions.quotas
+    found = await asyncio.gather(
+        *(quotas.take_disk(f"acme-tiny_v{number}", 600) for number in (1, 2)),
+        return_exceptions=True,
+    )
+    assert [type(one) for one in found].count(StorageQuotaExceeded) == 1
+    assert (await http.get("/quota")).json()["artifact_bytes"]["used"] == 600
+
+
+async def test_ended_artifacts_leave_when_their_bytes_are_needed(world: Limited) -> None:
+    ada = await world.account(Role.DEVELOPER, "ada")
+    old, new = "b" * 64, "c" * 64
+    for key, place in ((old, "acme-old_v1"), (new, "acme-new_v1")):
+        await world.store_artifact(key, {})
+        await world.publish(
+            ada,
+            place,
+            status=Status.TORN_DOWN,
+            artifact_key=key,
+            weight_bytes=400,
+            commit=key[:40],
+        )
+    collector = world.platform.rooms.artifacts.collector
+    await collector.sweep()
+    world.clock.advance(600)
+    await (await world.http(Role.DEVELOPER, "ada")).post("/submissions", json=TINY)
+    quotas = world.platform.rooms.submissions.quotas
+    ended = await quotas.take_disk("acme-tiny_v1", 200)
+    assert ended is not None
+    assert ended.size_bytes == {new: 400, old: 400}
+    await collector.keep_within(ended.room_bytes, ended.size_bytes)
+    assert {old, new} <= set(await world.store.list_keys())
+    ended = await quotas.take_disk("acme-tiny_v1", 201)
+    assert ended is not None
+    await collector.keep_within(ended.room_bytes, ended.size_bytes)
+    assert old not in await world.store.list_keys()
+    assert new in await world.store.list_keys()
 
 
 async def test_an_admin_has_no_limits_and_sets_those_of_others(world: Limited) -> None:

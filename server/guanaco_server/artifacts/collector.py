@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -29,6 +29,7 @@ from guanaco_server.runtime.clock import Clock
 
 LEASE_S = 600  # many times what deleting a dozen files takes
 RETRY_S = 1.0
+SETTLED_S = 60  # whoever touched an artifact has recorded by then that it needs it
 
 NeededKeys = Callable[[datetime], Awaitable[set[str]]]
 
@@ -81,6 +82,29 @@ class ArtifactCollector:
             await self._take_over(key)
             await asyncio.sleep(RETRY_S)
 
+    async def keep_within(self, room_bytes: int, unneeded: Mapping[str, int]) -> None:
+        """Delete those of these artifacts that are beyond the room, before their grace is over. ``unneeded`` are sizes by key, the first of which stay.
+
+        An unmerged adapter's takes its base's along. What a submission needs, or somebody has just touched, stays.
+        """
+        async with self._database.read() as session:
+            stored = await queries.stored(session, unneeded)
+        beyond = []
+        for key, size_bytes in unneeded.items():
+            if key in stored:
+                room_bytes -= size_bytes
+                if room_bytes < 0:
+                    beyond.append(key)
+        if not beyond:
+            return
+        needed = await self._needed_keys(self._clock.now())
+        for key in beyond:
+            manifest = await self._store.find(key)
+            base = manifest.adapter.base_key if manifest and manifest.adapter else None
+            for one in filter(None, (base, key)):
+                if one not in needed:
+                    await self._collect(one, self._clock.now() - timedelta(seconds=SETTLED_S))
+
     async def sweep(self) -> None:
         """Look at everything once. This may be repeated, and run on several platforms at once."""
         await self._note_needed()
@@ -114,11 +138,15 @@ class ArtifactCollector:
         async with self._database.read() as session:
             expired = await queries.expired(session, before)
         for key in sorted(expired):
-            at = self._clock.now()
-            async with self._database.write() as session:
-                is_ours = await queries.claim_deletion(session, key, at, before)
-            if is_ours:
-                await self._delete(key, at)
+            await self._collect(key, before)
+
+    async def _collect(self, key: str, needed_before: datetime) -> None:
+        """Delete an artifact unless it was needed since then, or another platform deletes it."""
+        at = self._clock.now()
+        async with self._database.write() as session:
+            is_ours = await queries.claim_deletion(session, key, at, needed_before)
+        if is_ours:
+            await self._delete(key, at)
 
     async def _finish_abandoned(self) -> None:
         async with self._database.read() as session:

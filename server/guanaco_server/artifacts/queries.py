@@ -46,6 +46,11 @@ async def measured(session: AsyncSession) -> set[str]:
     return set(await session.scalars(select(ArtifactRow.key).where(ArtifactRow.size_bytes > 0)))
 
 
+async def stored(session: AsyncSession, keys: Iterable[str]) -> set[str]:
+    """Read which of these artifacts are there, or are being deleted."""
+    return set(await session.scalars(select(ArtifactRow.key).where(ArtifactRow.key.in_(keys))))
+
+
 async def expired(session: AsyncSession, needed_before: datetime) -> Sequence[str]:
     """Read the keys of artifacts that nobody has needed since then, and that nobody is deleting."""
     return (await session.scalars(select(ArtifactRow.key).where(_is_expired(needed_before)))).all()

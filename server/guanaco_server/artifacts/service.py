@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
@@ -113,6 +113,10 @@ class ArtifactService:
             await self._drop(owner)
             self._metrics.note_serialized(manifest.tensors_bytes)
             return manifest
+
+    async def keep_within(self, room_bytes: int, unneeded: Mapping[str, int]) -> None:
+        """Delete those of these artifacts that are beyond the room. ``unneeded`` are sizes by key, the first of which stay."""
+        await self._collector.keep_within(room_bytes, unneeded)
 
     async def drop_begun(self, owner: str) -> None:
         """Drop what was written for an owner that was cancelled."""

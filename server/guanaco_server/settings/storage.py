@@ -42,7 +42,7 @@ class StorageSettings(BaseModel):
     quota_artifact_bytes: int = Field(
         default=512 * GIB,
         ge=0,
-        description="Bytes of weights of one developer's live submissions; models that several of them share count once.",
+        description="Bytes of weights of one developer's live submissions; models that several of them share count once. Artifacts of ended ones leave when these need their room.",
     )
     kept_answers_bytes: int = Field(
         default=GIB // 4,

@@ -118,7 +118,9 @@ async def check(parts: StageParts, run: PipelineRun, submission: Submission) -> 
     token = await parts.records.hub_token(run)
     with _explain_missing_token(token, submission.base_commit and submission.base_repo):
         model = await examine(parts, hub_of(parts, token), submission)
-    await parts.quotas.require_disk(submission.id, model.weight_bytes)
+    ended = await parts.quotas.take_disk(submission.id, model.weight_bytes)
+    if ended is not None:
+        await parts.artifacts.keep_within(ended.room_bytes, ended.size_bytes)
     if model.adapter and model.base:
         await parts.records.log(
             run,

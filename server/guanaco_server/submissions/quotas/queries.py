@@ -93,6 +93,41 @@ async def count_servers(
     return (await session.scalar(single) or 0) + len(engines)
 
 
+async def ended_artifacts(
+    session: AsyncSession, account_id: str, live: Collection[Status]
+) -> dict[str, int]:
+    """Read the artifacts of the account's submissions without these statuses, with their weights' bytes, the newest first.
+
+    Except those of a commit, its base's too, that a submission of anybody with these statuses uses.
+    """
+    columns = (
+        SubmissionRow.repo,
+        SubmissionRow.commit,
+        SubmissionRow.base_repo,
+        SubmissionRow.base_commit,
+    )
+    used = set()
+    for repo, commit, base_repo, base_commit in await session.execute(
+        select(*columns).where(SubmissionRow.status.in_(live))
+    ):
+        used |= {(repo, commit), (base_repo, base_commit)}
+    used.discard((None, None))
+    statement = (
+        select(SubmissionRow.artifact_key, SubmissionRow.weight_bytes, *columns)
+        .where(
+            SubmissionRow.account_id == account_id,
+            SubmissionRow.status.not_in(live),
+            SubmissionRow.artifact_key.is_not(None),
+        )
+        .order_by(SubmissionRow.updated_at.desc(), SubmissionRow.id.desc())
+    )
+    found: dict[str, int] = {}
+    for key, size, repo, commit, base_repo, base_commit in await session.execute(statement):
+        if key is not None and not used & {(repo, commit), (base_repo, base_commit)}:
+            found.setdefault(key, size or 0)
+    return found
+
+
 async def artifact_bytes(
     session: AsyncSession,
     account_id: str,

@@ -1,5 +1,8 @@
 """Limits what each developer may use: runs of the pipeline an hour, submissions that are live or in progress, bytes of weights.
 
+The artifacts of ended submissions are kept as long as there is room for them within the bytes. Runs take their bytes one after
+the other when their weights are checked, so that two at the same time count each other.
+
 A sweep counts once, as one run and one submission in progress, and as many live submissions as it needs model servers. Every check is made in the transaction that takes a place, which holds the developer's row: of two requests at the same
 time the second counts the first. Admins have no limits.
 """
@@ -58,6 +61,14 @@ class Limits:
         )
 
 
+@dataclass(frozen=True)
+class EndedArtifacts:
+    """The artifacts of a developer's ended submissions, with their bytes, the newest first; ``room_bytes`` of them may be kept."""
+
+    room_bytes: int
+    size_bytes: dict[str, int]
+
+
 class QuotaService:
     """``defaults`` hold for developers for whom no admin has set anything."""
 
@@ -108,13 +119,27 @@ class QuotaService:
         now = self._clock.now()
         await queries.add_run_start(session, account.id, now, now - WINDOW)
 
-    async def require_disk(self, submission_id: str, weight_bytes: int) -> None:
-        """Check a submission's weights before they are fetched. Raise StorageQuotaExceeded if its developer has no room for them."""
+    async def take_disk(self, submission_id: str, weight_bytes: int) -> EndedArtifacts | None:
+        """Take the room of a submission's weights before they are fetched. Return what must leave for it; None without a limit.
+
+        Raises:
+            StorageQuotaExceeded: The developer's live submissions leave no room for them.
+        """
         async with self._database.read() as session:
             row = await submission_queries.by_id(session, submission_id)
             if row is None or await self._accounts.role_of(row.account_id) is Role.ADMIN:
-                return
-            await self._require_room(session, row.account_id, weight_bytes, row)
+                return None
+        async with self._database.write() as session:
+            row = await submission_queries.by_id_locked(session, submission_id)
+            if row is None:
+                return None
+            await queries.lock_quota(session, row.account_id)
+            room = await self._require_room(session, row.account_id, weight_bytes, row)
+            row.weight_bytes = weight_bytes
+            if room is None:
+                return None
+            ended = await queries.ended_artifacts(session, row.account_id, LIVE)
+            return EndedArtifacts(room, ended)
 
     async def require_room(self, account: Account, weight_bytes: int) -> None:
         """Check weights that were not submitted. Raise StorageQuotaExceeded if the developer has no room for them."""
@@ -125,11 +150,15 @@ class QuotaService:
 
     async def _require_room(
         self, session: AsyncSession, account_id: str, weight_bytes: int, but: SubmissionRow | None
-    ) -> None:
+    ) -> int | None:
+        """Return the bytes that are left then; None without a limit."""
         limits = self._defaults.but(await queries.quota(session, account_id))
+        if not limits.artifact_bytes:
+            return None
         used = await queries.artifact_bytes(session, account_id, LIVE, but)
-        if limits.artifact_bytes and used + weight_bytes > limits.artifact_bytes:
+        if used + weight_bytes > limits.artifact_bytes:
             raise StorageQuotaExceeded(used, weight_bytes, limits.artifact_bytes)
+        return limits.artifact_bytes - used - weight_bytes
 
     async def quota_of(self, account: Account) -> Quota:
         async with self._database.read() as session:
