@@ -63,7 +63,7 @@ from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import SubmissionService
 
 BATCH = 1_000  # ratings, and changed conversations: a fraction of a second, for which all chats wait on SQLite
-LARGE_BATCH = 5_000  # where nobody waits for it; it takes a third less for each rating, as most submissions are in any batch
+LARGE_BATCH = 5_000  # where nobody waits for it; it takes a fifth less for each rating, as most submissions are in any batch
 RECOUNTS = 10  # submissions
 OUTDATED = 500  # conversations measured by an older definition: a quarter of a second
 
