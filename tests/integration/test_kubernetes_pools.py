@@ -512,6 +512,18 @@ async def test_swapped_server_keeps_its_pod_and_restarts_as_swapped(
         await comes_back_with(world, pod, "model-swapped")
 
 
+async def test_a_pod_whose_pool_was_renamed_is_not_swapped(world: FakeWorld) -> None:
+    """The token with which it would take an order is gone; a swap would be tried without end."""
+    async with pooled(world) as cluster:
+        await warm(cluster)
+        await cluster.apply_deployment(spec())
+        await served(cluster)
+    async with pooled(world, pools=(PodPool("other", 1),)) as cluster:
+        state = await seen(cluster, lambda state: bool(state.endpoint))
+        assert cluster.can_relabel
+        assert not state.is_swappable
+
+
 @LEAVES_CONNECTIONS
 @pytest.mark.usefixtures("collected")
 @pytest.mark.parametrize("step", ["_give", "merge", "settle"])

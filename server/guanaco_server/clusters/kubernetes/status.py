@@ -42,6 +42,7 @@ from guanaco_server.clusters.kubernetes.pools.claimed import (
     is_claimed,
     is_claimed_for,
     is_ordered,
+    takes_orders,
 )
 
 
@@ -115,7 +116,7 @@ def state_of(
         endpoint=ready.endpoint if ready else "",
         replicas=replicas,
         is_settled=is_whole and _is_settled(deployment, ours),
-        is_swappable=len(ours) == 1 and is_claimed(ours[0]),
+        is_swappable=len(ours) == 1 and takes_orders(ours[0], options.pools),
         is_ready=ready is not None,
     )
 

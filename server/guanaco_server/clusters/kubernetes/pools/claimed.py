@@ -8,6 +8,7 @@ while it waited: it serves when it has become ready again since it was ordered, 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 
 from guanaco_server.clusters.kubernetes.names import (
@@ -19,6 +20,7 @@ from guanaco_server.clusters.kubernetes.names import (
     SPEC,
     Json,
 )
+from guanaco_server.clusters.kubernetes.options import PodPool
 
 NEVER = "never"
 
@@ -26,6 +28,12 @@ NEVER = "never"
 def is_claimed(pod: Json) -> bool:
     labels = pod["metadata"].get("labels", {})
     return FROM_POOL in labels and POOL not in labels
+
+
+def takes_orders(pod: Json, pools: Iterable[PodPool]) -> bool:
+    """Tell whether it was claimed and may be given another model. The token for that is of its pool, and is gone with it."""
+    pool = pod["metadata"].get("labels", {}).get(FROM_POOL)
+    return is_claimed(pod) and any(one.name == pool for one in pools)
 
 
 def is_owned(pod: Json, deployment: Json) -> bool:
