@@ -94,7 +94,7 @@ class Experiment(ExperimentRequest):
 
 
 class VariantResults(BaseModel):
-    """The user is the unit: of a user's ratings the latest counts, of lengths and times the user's mean."""
+    """The user is the unit: of a user's ratings the first counts, as it was given, of lengths and times the user's mean."""
 
     variant: str
     users: int

@@ -18,6 +18,8 @@ from guanaco_server.database.database import Database
 from guanaco_server.deployments.model_servers.memory import Script
 from guanaco_server.experiments.tables import ExposureRow
 from guanaco_server.experiments.variants import unit_of, variant_of
+from guanaco_server.feedback.tables import FeedbackRow
+from guanaco_server.leaderboard.tables import VoteFlagRow
 from tests.fixtures.world import WORD_TOKENIZER, World, eventually
 
 TERSE = {
@@ -83,6 +85,31 @@ async def rate(http: httpx.AsyncClient, conversation: str, thumbs_up: bool) -> N
     path = f"/conversations/{conversation}/feedback"
     answer = await http.post(path, json={"thumbs_up": thumbs_up})
     assert answer.is_success, answer.text
+
+
+async def change(http: httpx.AsyncClient, conversation: str, thumbs_up: bool) -> None:
+    path = f"/conversations/{conversation}/feedback"
+    answer = await http.put(path, json={"thumbs_up": thumbs_up})
+    assert answer.is_success, answer.text
+
+
+async def leave_out(database: Database, conversation: str) -> None:
+    async with database.write() as session:
+        rating = (
+            await session.scalars(
+                select(FeedbackRow).where(FeedbackRow.conversation_id == conversation)
+            )
+        ).one()
+        session.add(
+            VoteFlagRow(
+                feedback_id=rating.id,
+                rule="burst",
+                submission_id=rating.submission_id,
+                competition=rating.competition,
+                at=rating.created_at,
+                evidence="a test",
+            )
+        )
 
 
 async def test_only_an_admin_sees_and_makes_experiments(database: Database) -> None:
@@ -302,7 +329,7 @@ async def test_a_malformed_experiment_is_refused_with_a_sentence(
 
 
 @pytest.mark.both_databases
-async def test_results_count_each_user_once_with_intervals(database: Database) -> None:
+async def test_results_count_each_users_first_rating_with_intervals(database: Database) -> None:
     world = Trying(database, *[Script(("So", " it", " is."))] * 40)
     admin, backend = await world.begin()
     await make(admin, TWO_PROMPTS)
@@ -323,14 +350,27 @@ async def test_results_count_each_user_once_with_intervals(database: Database) -
     for _ in range(2):
         await say(backend, again)
     await rate(backend, again, False)
-    votes["terse"][0] = False
+    await change(backend, again, True)
+    changed = (await users_of(world, TWO_PROMPTS, "as-it-is", 9))[8]
+    first = await world.open(backend, changed)
+    for _ in range(2):
+        await say(backend, first)
+    await rate(backend, first, False)
+    await change(backend, first, True)
+    votes["as-it-is"].append(False)
+    flagged = await world.open(backend, (await users_of(world, TWO_PROMPTS, "as-it-is", 10))[9])
+    for _ in range(2):
+        await say(backend, flagged)
+    await rate(backend, flagged, True)
+    await leave_out(database, flagged)
+    assert (await backend.delete(f"/conversations/{first}/feedback")).is_success
 
     found = (await admin.get("/experiments/prompts/results")).json()["variants"]
     assert [one["variant"] for one in found] == ["as-it-is", "terse"]
-    assert sum(one["users"] for one in found) == 16
-    assert sum(one["conversations"] for one in found) == 17
+    assert sum(one["users"] for one in found) == 18
+    assert sum(one["conversations"] for one in found) == 19
     async with database.read() as session:
-        assert await session.scalar(select(func.count()).select_from(ExposureRow)) == 17
+        assert await session.scalar(select(func.count()).select_from(ExposureRow)) == 19
     for one in found:
         given = votes[one["variant"]]
         assert (one["thumbs_up"], one["thumbs_down"]) == (sum(given), given.count(False))

@@ -36,6 +36,7 @@ from guanaco_server.experiments.service import Outcomes
 from guanaco_server.feedback import records as feedback_records
 from guanaco_server.feedback.room import FeedbackRoom, build_feedback
 from guanaco_server.idempotency.room import IdempotencyRoom, build_idempotency
+from guanaco_server.leaderboard.counting.readers import votes_by_variant
 from guanaco_server.leaderboard.room import LeaderboardRoom, build_leaderboard
 from guanaco_server.notifications.room import NotificationsRoom, build_notifications
 from guanaco_server.observability.metrics import Metrics
@@ -200,7 +201,7 @@ def build_rooms(
         routing=routing.service,
         prompts=prompts.service,
         outcomes=Outcomes(
-            votes=feedback_records.votes_of,
+            votes=votes_by_variant,
             lengths=chat_records.mean_lengths,
             reply_ms=chat_records.mean_reply_ms,
         ),

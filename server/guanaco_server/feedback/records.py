@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     Row,
+    ScalarSelect,
     Select,
     Subquery,
     case,
@@ -21,10 +23,11 @@ from sqlalchemy import (
     select,
     text,
     true,
+    union_all,
     update,
 )
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import aliased
+from sqlalchemy.orm import InstrumentedAttribute, aliased
 
 from guanaco_server.chat.conversations.records import user_id_of, user_key
 from guanaco_server.database.database import among
@@ -243,15 +246,8 @@ async def note_counted(session: AsyncSession, ids: Sequence[str]) -> None:
 async def _withdrawn(
     session: AsyncSession, *conditions: ColumnElement[bool]
 ) -> list[RecordedRating]:
-    row, change = RatingChangeRow, aliased(RatingChangeRow)
-    given = (
-        select(change.thumbs_up)
-        .where(change.feedback_id == row.feedback_id)
-        .order_by(change.number)
-        .limit(1)
-        .correlate(row)
-        .scalar_subquery()
-    )
+    row = RatingChangeRow
+    given = _thumb_given(row.feedback_id)
     rows = await session.execute(
         select(
             row.feedback_id,
@@ -287,16 +283,20 @@ def _ratings() -> Select[str, str, str, str, str, str, bool, datetime, bool, boo
 
 def _given_up() -> ColumnElement[bool | None]:
     """Return the thumb before the first change of a rating that was changed."""
-    change = RatingChangeRow
-    first = (
+    first = _thumb_given(FeedbackRow.id)
+    return case((FeedbackRow.changed_at.is_not(None), first), else_=null())
+
+
+def _thumb_given(feedback_id: InstrumentedAttribute[str]) -> ScalarSelect[Any]:
+    """Return the thumb before the first change of a rating."""
+    change = aliased(RatingChangeRow)
+    return (
         select(change.thumbs_up)
-        .where(change.feedback_id == FeedbackRow.id)
+        .where(change.feedback_id == feedback_id)
         .order_by(change.number)
         .limit(1)
-        .correlate(FeedbackRow)
         .scalar_subquery()
     )
-    return case((FeedbackRow.changed_at.is_not(None), first), else_=null())
 
 
 async def _read(
@@ -306,25 +306,39 @@ async def _read(
     return [RecordedRating(*row) for row in await session.execute(statement)]
 
 
-async def votes_of(session: AsyncSession, groups: Subquery) -> dict[str, VoteCount]:
-    """Count the latest rating of each unit, by variant."""
+async def first_votes_by_variant(
+    session: AsyncSession, groups: Subquery, left_out: Select[str]
+) -> dict[str, VoteCount]:
+    """Count the first rating of each unit that no rule leaves out, as it was given, by variant; one that was withdrawn stays the first."""
+    change = RatingChangeRow
+    standing = select(
+        FeedbackRow.id,
+        FeedbackRow.conversation_id,
+        func.coalesce(_given_up(), FeedbackRow.thumbs_up).label("first_up"),
+        FeedbackRow.created_at.label("at"),
+    )
+    withdrawn = select(
+        change.feedback_id,
+        change.conversation_id,
+        _thumb_given(change.feedback_id),
+        change.given_at,
+    ).where(change.now_up.is_(None), change.user_id.is_not(None))
+    given = union_all(standing, withdrawn).subquery()
     place = (
         func.row_number()
-        .over(
-            partition_by=(groups.c.variant, groups.c.unit),
-            order_by=(FeedbackRow.created_at.desc(), FeedbackRow.id.desc()),
-        )
+        .over(partition_by=(groups.c.variant, groups.c.unit), order_by=(given.c.at, given.c.id))
         .label("place")
     )
-    latest = (
-        select(groups.c.variant, FeedbackRow.thumbs_up, place)
-        .join(groups, groups.c.conversation_id == FeedbackRow.conversation_id)
+    first = (
+        select(groups.c.variant, given.c.first_up, place)
+        .join(groups, groups.c.conversation_id == given.c.conversation_id)
+        .where(given.c.id.not_in(left_out))
         .subquery()
     )
-    up = func.sum(case((latest.c.thumbs_up, 1), else_=0))
-    down = func.sum(case((latest.c.thumbs_up, 0), else_=1))
+    up = func.sum(case((first.c.first_up, 1), else_=0))
+    down = func.sum(case((first.c.first_up, 0), else_=1))
     rows = await session.execute(
-        select(latest.c.variant, up, down).where(latest.c.place == 1).group_by(latest.c.variant)
+        select(first.c.variant, up, down).where(first.c.place == 1).group_by(first.c.variant)
     )
     return {variant: VoteCount(up, down) for variant, up, down in rows}
 

@@ -8,6 +8,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from sqlalchemy import Subquery
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from guanaco.competitions import OPEN
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
@@ -79,3 +82,8 @@ class PastVotes:
             left_out = flag_queries.left_out()
             rows = await records.votes_between(session, OPEN, since, until, left_out)
         return {submission_id: VoteCount(up, down) for submission_id, up, down in rows}
+
+
+async def votes_by_variant(session: AsyncSession, groups: Subquery) -> dict[str, VoteCount]:
+    """Count the first rating of each unit that no rule leaves out, by variant of an experiment."""
+    return await records.first_votes_by_variant(session, groups, flag_queries.left_out())
