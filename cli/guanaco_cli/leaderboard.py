@@ -379,6 +379,16 @@ def _named(row: LeaderboardRow, behind: Mapping[str, int]) -> str:
     return f"{row.submission_id} and {count} more" if count else row.submission_id
 
 
+def _ratio(row: LeaderboardRow) -> str:
+    return words.percent(row.thumbs_up_ratio)
+
+
+def _ratio_beside_first(row: LeaderboardRow) -> str:
+    """Write ``25% (50% at first)`` where users changed their minds: the interval and the rank are of first votes."""
+    ratio, first = words.percent(row.thumbs_up_ratio), words.percent(row.score)
+    return ratio if row.score is None or ratio == first else f"{ratio} ({first} at first)"
+
+
 def _columns(board: Leaderboard, sort: str, behind: Mapping[str, int]) -> list[Column]:
     """Choose the columns: ranked by thumbs up, score and ratio are one figure; the column that the table is sorted by is always shown."""
     is_by_ratio = board.ranking == "thumbs_up"
@@ -393,7 +403,8 @@ def _columns(board: Leaderboard, sort: str, behind: Mapping[str, int]) -> list[C
             ("score>", lambda row: shown(row.score)),
             ("95 % interval>", lambda row: _interval(row.score_low, row.score_high, shown)),
         ]
-    columns.append(("thumbs up>", lambda row: words.percent(row.thumbs_up_ratio)))
+    ratio = _ratio_beside_first if is_by_ratio else _ratio
+    columns.append(("thumbs up>", ratio))
     if is_by_ratio:
         columns.append(
             ("95 % interval>", lambda row: _interval(row.score_low, row.score_high, words.percent))

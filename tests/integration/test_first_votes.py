@@ -17,6 +17,7 @@ from guanaco_server.leaderboard.counting import queries
 from guanaco_server.leaderboard.tables import ScoreRow, VoteRow
 from guanaco_server.statistics.votes import VoteCount
 from tests.fixtures.rating import rate, rate_all
+from tests.fixtures.web_client import browser
 from tests.fixtures.world import BOT, World
 
 ID = "acme-tiny_v1"
@@ -60,6 +61,9 @@ async def test_later_ratings_move_the_shown_ratio_alone(world: Votes) -> None:
     assert await world.firsts() == VoteCount(2, 2)
     row = await world.row()
     assert (row["thumbs_up"], row["thumbs_down"], row["score"]) == (1, 3, 0.5)
+    for path, said in (("/", "50 % at first"), (f"/submissions/{ID}", "50 % by first votes")):
+        page = (await browser(world).get(path)).text
+        assert said in page.replace("\N{NARROW NO-BREAK SPACE}", " ")
 
 
 async def test_users_who_rate_again_all_day_move_no_interval(world: Votes) -> None:
