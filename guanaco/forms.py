@@ -33,9 +33,13 @@ REVISION = r"[A-Za-z0-9][A-Za-z0-9._/-]*"
 ACCOUNT = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 SLUG = r"[a-z0-9][a-z0-9-]*"
 ONE_LINE = r"[^\x00-\x1f\x7f]+"
-# C1 controls, lone surrogates, and marks that hide text or reverse its direction. What joins or parts letters stays.
+# C1 controls, lone surrogates, soft hyphens, Hangul fillers, tags outside of the flag of a region, and marks that hide text
+# or reverse its direction. What joins or parts letters stays.
 DECEPTIVE = re.compile(
-    "[\x80-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+    "[\x80-\x9f\xad\u061c\u115f\u1160\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\u3164\ufeff\uffa0\ud800-\udfff]"
+    "|(?<![\U0001f3f4\U000e0000-\U000e007f])[\U000e0000-\U000e007f]+"
+    "|(?<=\U0001f3f4)(?![\U000e0030-\U000e0039\U000e0061-\U000e007a]{4,6}\U000e007f(?![\U000e0000-\U000e007f]))"
+    "[\U000e0000-\U000e007f]+"
 )
 FIRST_YEAR, LAST_YEAR = 1900, 9998  # of a moment that every time zone can name
 

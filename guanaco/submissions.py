@@ -39,7 +39,8 @@ class StageSpec:
 
     ``may_be_skipped`` decides about a stage that is new: whether a run that was past its place when the stage was
     introduced goes on without it, or runs it late (docs/decisions/0016-stages-in-flight.md). A version that a rollback brings
-    back is not asked again what ``holds_for_good``: it had passed that stage.
+    back is not asked again what ``holds_for_good``: it had passed that stage. A developer's Hub token is deleted after the
+    last stage that ``reads_hub``; that of an adapter after the last that ``reads_hub_for_adapter``, which may merge it.
     """
 
     name: str
@@ -47,6 +48,8 @@ class StageSpec:
     sentence: str
     may_be_skipped: bool = False
     holds_for_good: bool = False
+    reads_hub: bool = False
+    reads_hub_for_adapter: bool = False
 
 
 class Stage(OpenEnum):
@@ -54,14 +57,30 @@ class Stage(OpenEnum):
 
     # The one table of stages. A new stage is one entry here, and one function in the server's
     # submissions/pipeline/stages.py.
-    RESOLVE = StageSpec("resolve", Status.CHECKING, "Pin the exact commit", holds_for_good=True)
+    RESOLVE = StageSpec(
+        "resolve",
+        Status.CHECKING,
+        "Pin the exact commit",
+        holds_for_good=True,
+        reads_hub=True,
+    )
     CHECK = StageSpec(
-        "check", Status.CHECKING, "Check config, tokenizer and weights", holds_for_good=True
+        "check",
+        Status.CHECKING,
+        "Check config, tokenizer and weights",
+        holds_for_good=True,
+        reads_hub=True,
     )
     SERIALIZE = StageSpec(
-        "serialize", Status.SERIALIZING, "Stream the weights into the store", holds_for_good=True
+        "serialize",
+        Status.SERIALIZING,
+        "Stream the weights into the store",
+        holds_for_good=True,
+        reads_hub=True,
     )
-    DEPLOY = StageSpec("deploy", Status.DEPLOYING, "Start the model server")
+    DEPLOY = StageSpec(
+        "deploy", Status.DEPLOYING, "Start the model server", reads_hub_for_adapter=True
+    )
     STRESS = StageSpec(
         "stress", Status.STRESS_TESTING, "Measure it under load", holds_for_good=True
     )
@@ -74,6 +93,15 @@ class Stage(OpenEnum):
         member._value_ = spec.name
         member.spec = spec
         return member
+
+
+def last_to_read_hub(*, is_adapter: bool) -> Stage:
+    """Return the last stage that may read the submission's repo at the Hub."""
+    return [
+        stage
+        for stage in Stage
+        if stage.spec.reads_hub or (is_adapter and stage.spec.reads_hub_for_adapter)
+    ][-1]
 
 
 PIPELINE_STATUSES = (

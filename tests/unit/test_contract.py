@@ -23,7 +23,7 @@ from guanaco.contract import (
 from guanaco.feedback import FeedbackFilter, FeedbackRequest
 from guanaco.prompts import Prompt, PromptFormatter, UnknownPrompt
 from guanaco.recipes import RecipeOverride
-from guanaco.submissions import Status, SubmissionRequest
+from guanaco.submissions import Stage, Status, SubmissionRequest, last_to_read_hub
 
 RULES: dict[str, Any] = {
     "name": "Spring",
@@ -191,7 +191,22 @@ def test_readers_refuse_values_of_a_wrong_type() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["Lu\u202ena", "\u2066Luna", "Luna\u200b", "\ufeffLuna", "Lu\u0085na", "Lu\u2028na"]
+    "name",
+    [
+        "Lu\u202ena",
+        "\u2066Luna",
+        "Luna\u200b",
+        "\ufeffLuna",
+        "Lu\u0085na",
+        "Lu\u2028na",
+        "Lu\u00adna",
+        "Luna\U000e0041",
+        "\u3164",
+        "Lu\u115fna",
+        "Lu\u1160na",
+        "Luna\uffa0",
+        "\U0001f3f4\U000e0068\U000e0069",
+    ],
 )
 def test_a_name_has_no_characters_that_deceive_its_reader(name: str) -> None:
     with pytest.raises(ValidationError, match="invisible characters"):
@@ -206,6 +221,7 @@ def test_a_name_has_no_characters_that_deceive_its_reader(name: str) -> None:
         "\U0001f469\u200d\U0001f680",
         "\u05d9\u05e2\u05dc",
         "Zo\u00eb",
+        "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f",
     ],
 )
 def test_a_name_may_be_in_any_script(name: str) -> None:
@@ -231,3 +247,8 @@ def test_consent_is_true_and_nothing_like_it(consent: object) -> None:
         )
     with pytest.raises(ValidationError, match="may_be_quoted"):
         FeedbackRequest.model_validate({"thumbs_up": True, "text": "x", "may_be_quoted": consent})
+
+
+def test_stages_say_which_reads_the_hub_last() -> None:
+    assert last_to_read_hub(is_adapter=False) is Stage.SERIALIZE
+    assert last_to_read_hub(is_adapter=True) is Stage.DEPLOY

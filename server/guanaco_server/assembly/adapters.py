@@ -205,6 +205,7 @@ def _kubernetes_compute(settings: Settings, model_server: ModelServer) -> Comput
         cache_dir=Path(CACHE),
         regions=frozenset(clusters) if len(clusters) > 1 else frozenset(),
         shares_addresses=not has_replica_addresses(settings.kubernetes_endpoint),
+        has_memory=lambda _: True,  # each pod has memory of its own
     )
 
 

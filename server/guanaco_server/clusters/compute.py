@@ -28,7 +28,7 @@ class Compute:
     cache_dir: Path
     regions: frozenset[str]
     shares_addresses: bool
-    has_memory: Callable[[int], bool] = lambda _: True
+    has_memory: Callable[[int], bool]
 
     def redacted(self, redaction: Redaction) -> Compute:
         """Return the same, where whatever jobs and model servers say is cleaned first."""

@@ -19,10 +19,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.submissions import (
+    PIPELINE_STATUSES,
     GenerationParams,
     RolloutPhase,
     Status,
     SubmissionKind,
+    last_to_read_hub,
 )
 from guanaco_server.artifacts.checking.model_card import StoredCard
 from guanaco_server.submissions.tables import (
@@ -32,7 +34,14 @@ from guanaco_server.submissions.tables import (
     SubmissionRow,
 )
 
-READS_THE_HUB = (Status.QUEUED, Status.CHECKING, Status.SERIALIZING)
+
+def _may_read_hub(*, is_adapter: bool) -> tuple[Status, ...]:
+    last = last_to_read_hub(is_adapter=is_adapter).spec.status
+    return PIPELINE_STATUSES[: PIPELINE_STATUSES.index(last) + 1]
+
+
+MODEL_READS_HUB = _may_read_hub(is_adapter=False)
+ADAPTER_READS_HUB = _may_read_hub(is_adapter=True)
 
 
 async def next_number(session: AsyncSession, slug: str) -> int:
@@ -65,15 +74,15 @@ async def delete_hub_token(session: AsyncSession, submission_id: str) -> None:
 
 def may_read_the_hub(status: Status, base_repo: str | None) -> bool:
     """Return whether a submission of this status may read its repo again. An adapter is merged where its base's server does not load it."""
-    return status in READS_THE_HUB or (status is Status.DEPLOYING and base_repo is not None)
+    return status in (MODEL_READS_HUB if base_repo is None else ADAPTER_READS_HUB)
 
 
 async def delete_unneeded_hub_tokens(session: AsyncSession) -> None:
     """Delete those of submissions that read the Hub no more: a version without tokens has moved them on."""
     needing = select(SubmissionRow.id).where(
         or_(
-            SubmissionRow.status.in_(READS_THE_HUB),
-            and_(SubmissionRow.status == Status.DEPLOYING, SubmissionRow.base_repo.is_not(None)),
+            SubmissionRow.status.in_(MODEL_READS_HUB),
+            and_(SubmissionRow.status.in_(ADAPTER_READS_HUB), SubmissionRow.base_repo.is_not(None)),
             is_prepared_beside(),
         )
     )

@@ -26,6 +26,7 @@ from guanaco.submissions import (
     Status,
     StressReport,
     Submission,
+    last_to_read_hub,
 )
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.deployment import Deployment
@@ -236,7 +237,7 @@ class RunRecords:
     ) -> None:
         """Delete the token after the last stage that may read the Hub: that of an adapter is merged if its base's server does not load it."""
         row = await _row(session, run)
-        last = Stage.SERIALIZE if row.base_repo is None else Stage.DEPLOY
+        last = last_to_read_hub(is_adapter=row.base_repo is not None)
         if stage is last and row.run == run.number:
             await queries.delete_hub_token(session, run.submission_id)
 
