@@ -70,6 +70,7 @@ async def test_the_verdict_says_what_is_settled_and_what_is_open(world: Board) -
     near, bad, silent = found["pairs"]
     assert (near["submission_id"], near["state"]) == (NEAR, "open")
     assert near["votes"] > 50
+    assert near["votes_low"] < near["votes"]
     assert (bad["submission_id"], bad["state"], bad["votes"]) == (BAD, "better", None)
     assert (silent["submission_id"], silent["state"], silent["votes"]) == (SILENT, "open", None)
     assert 0.5 < found["chance"] < 1
@@ -109,12 +110,8 @@ async def test_a_withdrawn_one_leads_only_where_nobody_is_left(world: Board) -> 
     await world.withdraw(GOOD)
     found = await world.verdict()
     assert (found["leader"], found["is_leader_withdrawn"]) == (NEAR, False)
-    assert found["pairs"][0] | {"votes": None} == {
-        "submission_id": GOOD,
-        "state": "open",
-        "votes": None,
-        "is_withdrawn": True,
-    }
+    pair = found["pairs"][0]
+    assert (pair["submission_id"], pair["state"], pair["is_withdrawn"]) == (GOOD, "open", True)
     for name in (NEAR, BAD, SILENT):
         await world.withdraw(name)
     found = await world.verdict()
