@@ -12,7 +12,7 @@ TEST := $(BIN)/python -m pytest -q -n
 SOURCES := guanaco cli server migrations tests benchmarks examples scripts/document_settings.py scripts/document_metrics.py scripts/document_cli.py scripts/document_errors.py scripts/document_http.py scripts/lint_prose.py scripts/site_hooks.py scripts/make_chart.py scripts/new-migration hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine both demo test test-fast check lint format audit sbom docs-site docs-serve pin-images bench-adapters bench-admission bench-artifacts bench-assignment bench-characters bench-database bench-duels bench-evidence bench-export bench-faults bench-feedback bench-fraud bench-gateway bench-hostile bench-ids bench-journey bench-lorebook bench-memory bench-partitions bench-prefix bench-privacy bench-prompts bench-stress bench-swap bench-sweep bench-web bench-worth bench-idle scale migration docs chart lock clean
+.PHONY: help setup engine both demo test test-fast check lint format audit sbom docs-site docs-serve pin-images images bench-adapters bench-admission bench-artifacts bench-assignment bench-characters bench-database bench-duels bench-evidence bench-export bench-faults bench-feedback bench-fraud bench-gateway bench-hostile bench-ids bench-journey bench-lorebook bench-memory bench-partitions bench-prefix bench-privacy bench-prompts bench-stress bench-swap bench-sweep bench-web bench-worth bench-idle scale migration docs chart lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -183,6 +183,14 @@ sbom:  ## what the locks install, as CycloneDX, in build/sbom
 
 pin-images:  ## pin the base images of docker/ to what their registries have now
 	@$(PYTHON) scripts/pin-images
+
+TAG ?= 0.1.0
+ACCELERATOR ?= cuda
+images:  ## build the three images; fails if a base image is not pinned (ACCELERATOR=cuda, rocm or cpu, TAG=0.1.0)
+	@$(PYTHON) scripts/pin-images --check
+	docker build -f docker/platform.Dockerfile -t guanaco-platform:$(TAG) .
+	docker build -f docker/serializer.Dockerfile -t guanaco-serializer:$(TAG) .
+	docker build -f docker/engine.Dockerfile --build-arg ACCELERATOR=$(ACCELERATOR) -t guanaco-engine:$(TAG)-$(ACCELERATOR) .
 
 clean:  ## remove the environments and caches
 	rm -rf .venv .venv-engine .venv-audit .venv-clients .venv-docs .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
@@ -38,6 +39,23 @@ class Registry(BaseHTTPRequestHandler):
         else:
             self.send_response(404)
         self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+class Advisories(BaseHTTPRequestHandler):
+    """Stands for OSV: knows one advisory, about @b/c."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["queries"]
+        results = [
+            {"vulns": [{"id": "GHSA-1"}]} if one["package"]["name"] == "@b/c" else {}
+            for one in asked
+        ]
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"results": results}).encode())
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing."""
@@ -80,3 +98,43 @@ def test_unknown_registry_base_stays_as_it_is(tmp_path: Path, registry: str) -> 
     assert done.returncode == 1
     assert f"{registry}/python:3.11.99 stays as it is" in done.stderr
     assert path.read_text() == f"FROM {registry}/python:3.11.99\n"
+
+
+def test_check_fails_for_each_base_image_without_a_digest(tmp_path: Path) -> None:
+    dockerfile = tmp_path / "some.Dockerfile"
+    pinned = f"FROM python:3.11@{DIGEST} AS build\nFROM build AS again\nFROM bu${{X}}\n"
+    for text, status in ((pinned, 0), (pinned + "FROM python\n", 1)):
+        dockerfile.write_text(text)
+        checked = subprocess.run(
+            [sys.executable, SCRIPT, "--check", dockerfile],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert checked.returncode == status, checked.stderr
+    assert "python has no digest" in checked.stderr
+
+
+def test_advisories_of_an_npm_lock_are_found(tmp_path: Path) -> None:
+    lock = tmp_path / "package-lock.json"
+    lock.write_text(
+        '{"packages": {"": {}, "node_modules/a": {"version": "1.0.0"},'
+        ' "node_modules/a/node_modules/@b/c": {"version": "2.0.0"}}}'
+    )
+    server = HTTPServer(("127.0.0.1", 0), Advisories)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        database = f"http://127.0.0.1:{server.server_port}"
+        audited = subprocess.run(
+            [sys.executable, SCRIPT.parent / "audit-npm", database, lock],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert audited.returncode == 1
+    assert audited.stdout.splitlines()[0] == "@b/c 2.0.0: GHSA-1"
