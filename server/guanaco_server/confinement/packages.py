@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import guanaco
 import guanaco_server
+from guanaco_server.confinement.scratch import scratch_folder
 
 
 @contextmanager
 def linked_packages(folder: Path | None = None) -> Iterator[str]:
     """Provide a temporary folder with links to our packages, to be first on a path; it lies in ``folder``."""
-    with tempfile.TemporaryDirectory(
-        prefix="guanaco-packages-", dir=folder, ignore_cleanup_errors=True
-    ) as links:
+    with scratch_folder("guanaco-packages-", folder) as links:
         for package in (guanaco, guanaco_server):
-            Path(links, package.__name__).symlink_to(Path(str(package.__file__)).parent)
-        yield links
+            (links / package.__name__).symlink_to(Path(str(package.__file__)).parent)
+        yield str(links)

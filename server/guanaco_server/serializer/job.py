@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import resource
 import sys
-import tempfile
 import traceback
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -25,6 +24,7 @@ import urllib3
 from guanaco_server.confinement.environment import hide_secrets
 from guanaco_server.confinement.landlock import Access
 from guanaco_server.confinement.profiles import confine_program, forbid_processes, ports_of
+from guanaco_server.confinement.scratch import scratch_folder
 from guanaco_server.confinement.sockets import Sockets
 from guanaco_server.engine import lifeline
 from guanaco_server.engine.artifacts.store_trust import trusted_by
@@ -44,13 +44,10 @@ def main() -> int:
     hide_secrets()
     try:
         task = read_task(os.environ.pop(TICKET_VARIABLE))
-        # Its user may not change the folder around it, which the platform removes.
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
-            confine_program(
-                access_of(task, Path(scratch)), Sockets(), owned_by(task, Path(scratch))
-            )
+        with scratch_folder("guanaco-job-") as scratch:
+            confine_program(access_of(task, scratch), Sockets(), owned_by(task, scratch))
             lifeline.hold()
-            serialize(task, Path(scratch))
+            serialize(task, scratch)
     except Exception as error:  # noqa: BLE001 - the job's outermost frame: whatever happened must be told
         traceback.print_exc()
         failure = diagnose(error)
