@@ -96,7 +96,9 @@ class LoadCheck:
             async with self._locks[engine], self._exclusive(f"stress-{engine}"[:LONGEST_NAME]):
                 server = await self._server(run, endpoint, submission)
                 if server.known is None:
-                    return await self._report(run, submission, server)
+                    report = await self._report(run, submission, server)
+                    await self._records.save_report(run, report)  # for whoever is next
+                    return report
         return await self._report(run, submission, server)
 
     async def _report(
