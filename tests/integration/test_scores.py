@@ -32,7 +32,12 @@ from tests.fixtures.world import World
 
 SUBMISSIONS = ("one_v1", "two_v1", "three_v1")
 USERS = ("alice", "bob", "carol")
-TABLES_WITH_USERS = ("score_conversations", "score_votes", "score_visits")
+TABLES_WITH_USERS = (
+    "score_conversations",
+    "score_votes",
+    "score_withdrawn_votes",
+    "score_visits",
+)
 
 Action = tuple[str, int, int, bool]  # what, of which submission, by which user, thumbs up
 ACTIONS = st.lists(
@@ -170,6 +175,8 @@ class Rated(World):
                 await session.execute(text(f"DELETE FROM {table}"))
             await session.execute(text("UPDATE conversations SET measured_count = -1"))
             await session.execute(text("UPDATE feedback SET is_counted = false"))
+            # A withdrawn rating is counted with its submission; no rating that waits leads to it.
+            await self.scores.counter.recount(session, SUBMISSIONS)
         return await self.settle_all()
 
 
@@ -191,7 +198,14 @@ def test_stepwise_counts_equal_a_count_from_nothing(
     async def play() -> None:
         database = Database(empty_database_file)
         async with database.write() as session:
-            for table in ("feedback", "messages", "conversations", "submissions", *ALL_SCORES):
+            for table in (
+                "feedback",
+                "feedback_changes",
+                "messages",
+                "conversations",
+                "submissions",
+                *ALL_SCORES,
+            ):
                 await session.execute(text(f"DELETE FROM {table}"))
         world = await Rated(database).begin()
         await world.play(actions)
