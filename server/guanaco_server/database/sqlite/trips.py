@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Write(Generic[T]):
-    """Without ``is_durable`` it may be lost when the machine fails, though not when the process does."""
+    """One change of the database. Without ``is_durable`` it may be lost when the machine fails, though not when the process does."""
 
     do: Callable[[ResultConnection], T]
     is_durable: bool = True
