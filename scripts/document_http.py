@@ -1,15 +1,17 @@
-"""Writes docs/http-reference.md from the OpenAPI document; a test fails when the two differ. Usage: make docs
+"""Writes the OpenAPI document from the routes, and docs/http-reference.md from it; a test fails when they differ. Usage: make docs
 
 docs/http-api.md explains the API; this page lists every call of it with its fields, its answers and a command.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from guanaco_server.http import api_document
 from guanaco_server.web.views import api_reference
 from guanaco_server.web.views.api_reference import (
     ApiReference,
@@ -29,6 +31,11 @@ Every call of the HTTP API, with its fields, its answers and a command. The [HTT
 This page is written by `make docs` from that document.
 """
 MARKUP = re.compile(r"([|<>\\[\\]*])")
+
+
+def text_of(document: Mapping[str, Any]) -> str:
+    """Return the document as it is kept: a line for each value, so that a change of the API shows as one."""
+    return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
 
 
 def page(document: Mapping[str, Any]) -> str:
@@ -120,7 +127,9 @@ def main() -> None:
     from guanaco_server.database.database import Database
     from tests.fixtures.world import World
 
-    PAGE.write_text(page(World(Database("sqlite+aiosqlite:///never-opened.db")).app.openapi()))
+    document = World(Database("sqlite+aiosqlite:///never-opened.db")).app.openapi()
+    api_document.FILE.write_text(text_of(document))
+    PAGE.write_text(page(document))
 
 
 if __name__ == "__main__":

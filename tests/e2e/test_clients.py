@@ -17,6 +17,7 @@ import pytest
 
 from guanaco.accounts import Role
 from guanaco_server.database.database import Database
+from guanaco_server.http import api_document
 from tests.fixtures.served_app import served
 from tests.fixtures.world import World
 
@@ -63,8 +64,7 @@ async def platform(database: Database, tmp_path: Path) -> AsyncIterator[Platform
     world = World(database)
     model = await world.publish(await world.account(Role.DEVELOPER, "ada"))
     keys = {role: await world.key(role, f"of-{role}") for role in Role}
-    document = tmp_path / "openapi.json"
-    document.write_text(json.dumps(world.app.openapi()))
+    document = shutil.copy(api_document.FILE, tmp_path / "openapi.json")
     async with served(world.app) as url:
         yield Platform(url, document, model, keys)
 

@@ -14,6 +14,7 @@ import pytest
 
 from guanaco.accounts import Role
 from guanaco_server.database.database import Database
+from guanaco_server.http import api_document
 from tests.fixtures.documented import Documented
 from tests.fixtures.world import World
 
@@ -37,7 +38,7 @@ async def test_no_kept_request_breaks_the_platform(world: World, role: Role | No
     key = await world.key(role, name) if role else ""
     backend = await world.http(Role.BACKEND, "app")
     ids = {"submission_id": "acme-tiny_v1", "conversation_id": await world.open(backend)}
-    documented = Documented(world.app.openapi())
+    documented = Documented(api_document.read_file())
     broken = []
     async with world.http_with({"Authorization": f"Bearer {key}"} if key else {}) as http:
         for line in CORPUS.read_text().splitlines():

@@ -88,7 +88,10 @@ def create_app(platform: Platform, *, heartbeat_s: float = HEARTBEAT_S) -> FastA
         redoc_url=None,
         openapi_url=None,  # http/api_document.py: FastAPI writes and encodes it on the event loop
     )
-    app.state.api_document = ApiDocument(lambda: app.openapi())
+    is_whole = platform.settings.role != "worker"
+    app.state.api_document = ApiDocument(
+        api_document.read_file if is_whole else lambda: app.openapi()
+    )
     api_document.install(app, app.state.api_document)
     forms = http_errors.ErrorForms({openai_api.PREFIX: openai_api.ERRORS})
     limits = body_limits(platform.settings)
@@ -105,7 +108,7 @@ def create_app(platform: Platform, *, heartbeat_s: float = HEARTBEAT_S) -> FastA
         forms,
     )
     app.share = FairShare(forms, platform.metrics, lambda: platform.database.is_writing)
-    if platform.settings.role == "worker":
+    if not is_whole:
         _include_operations(app, platform)
         _describe(app, platform, (), forms)
     else:
@@ -226,7 +229,7 @@ def _describe(
     answered: Sequence[ReplyRoute],
     forms: http_errors.ErrorForms,
 ) -> None:
-    """Have the app write its OpenAPI document, once it is asked for, of its own routes and of those that the gateway answers."""
+    """Have the app write its OpenAPI document of its own routes and of those that the gateway answers: for `make docs`, and a worker's few."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
