@@ -43,7 +43,7 @@ def given_params(context: typer.Context) -> GenerationParams:
     given = {
         one.name: _unescaped(value) if one.is_list else value
         for one in parameters()
-        if (value := context.meta[GIVEN][one.name]) is not None
+        if (value := context.meta[GIVEN][one.name]) not in (None, (), [])  # empty: not given
     }
     return GenerationParams.model_validate(given)
 

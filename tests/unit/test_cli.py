@@ -119,6 +119,13 @@ def test_no_stopping_words_can_be_asked_for(server: Any) -> None:
     assert json.loads(script.requests[0].content)["params"]["stopping_words"] == []
 
 
+def test_a_parameter_that_is_not_given_has_its_default(server: Any) -> None:
+    script = server(httpx.Response(202, json=submission_json(status="queued")))
+    assert run(["submit", "org/model", "--top-k", "7", "--no-wait"]) == 0
+    defaults = GenerationParams(top_k=7).model_dump()
+    assert json.loads(script.requests[0].content)["params"] == defaults
+
+
 def test_submit_follows_the_stages_to_the_end(server: Any, capsys: Any) -> None:
     stage = {"kind": "stage", "stage": "check"}
     events = (
