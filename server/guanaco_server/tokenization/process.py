@@ -148,13 +148,17 @@ class TokenizerProcess:
             self._timer.cancel()
         self._process.kill()
         with contextlib.suppress(RuntimeError):  # the interpreter ends, and the finalizer waits
-            threads.PROCESSES.begin(self._finalizer)
+            threads.PROCESSES.begin(self._wait_for_end)
         was_shared = len(self._together) > 1
         for asked in self._together:
             _fail([asked], TokenizerDied(_why(asked), was_shared=was_shared))
         for asked in self._waiting:
             _fail([asked], TokenizerDied(_why(asked), was_shared=True))
         self._together, self._waiting = [], deque()
+
+    def _wait_for_end(self) -> None:
+        """Wait in a thread, which holds this object until then: else its last user would wait, on the event loop."""
+        self._finalizer()
 
     async def _send_piece(self, piece: bytes) -> None:
         """Wait until what was sent before is on its way, and send a piece. Nothing if the process has ended."""

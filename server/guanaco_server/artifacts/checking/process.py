@@ -189,7 +189,11 @@ class _CheckProcess:
             self._writer.transport.abort()
         with contextlib.suppress(RuntimeError):  # the interpreter ends, and the finalizer waits
             self._process.kill()
-            threads.PROCESSES.begin(self._finalizer)
+            threads.PROCESSES.begin(self._wait_for_end)
+
+    def _wait_for_end(self) -> None:
+        """Wait in a thread, which holds this object until then: else its last user would wait, on the event loop."""
+        self._finalizer()
 
     async def send_data(self, content: Json, data: bytes = b"") -> None:
         await self._send(content | {"bytes": len(data)}, data)
