@@ -58,6 +58,26 @@ class SubmissionMetrics(BaseModel):
     )
 
 
+class StabilityPair(BaseModel):
+    """Two neighbours on the board, and how few votes decide between them."""
+
+    above: str
+    below: str
+    are_apart: bool = Field(
+        description="True if the interval of the upper one lies wholly above the other's."
+    )
+    votes: int | None = Field(
+        description="Number of votes without which the two intervals meet, or, if they meet already, the two change places. Null if more than 2,000 are needed, or no number does it."
+    )
+    is_fewest: bool = Field(
+        description="True if no smaller number does it. By strengths, it is false: about this number does it, and a smaller set may exist."
+    )
+    duels: int = Field(
+        default=0,
+        description="How many of these votes are on battles, where the ranking counts them.",
+    )
+
+
 class LeaderboardRow(SubmissionMetrics):
     rank: int | None = Field(
         description="1 plus the number of submissions whose score's interval lies wholly above this one's; shared by those that cannot be told apart; None without a score."
@@ -82,6 +102,10 @@ class LeaderboardRow(SubmissionMetrics):
     architecture: str | None = None
     sweep: str | None = Field(
         default=None, description="The sweep that it is a variant of; its variants are one group."
+    )
+    neighbour: StabilityPair | None = Field(
+        default=None,
+        description="It beside the one above that its place depends on, and how few votes decide between the two. Null for the first, without a rank, in a frozen competition, and until it has been found.",
     )
 
 
@@ -122,26 +146,6 @@ def group_by_sweep(
             first[row.sweep] = row.submission_id
         kept.append(row)
     return kept, behind
-
-
-class StabilityPair(BaseModel):
-    """Two neighbours on the board, and how few votes decide between them."""
-
-    above: str
-    below: str
-    are_apart: bool = Field(
-        description="True if the interval of the upper one lies wholly above the other's."
-    )
-    votes: int | None = Field(
-        description="Number of votes without which the two intervals meet, or, if they meet already, the two change places. Null if more than 2,000 are needed, or no number does it."
-    )
-    is_fewest: bool = Field(
-        description="True if no smaller number does it. By strengths, it is false: this number does it, and a smaller set may exist."
-    )
-    duels: int = Field(
-        default=0,
-        description="How many of these votes are on battles, where the ranking counts them.",
-    )
 
 
 class SettledDuels(BaseModel):

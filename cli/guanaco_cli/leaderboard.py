@@ -65,7 +65,7 @@ Sort = Annotated[  # LeaderboardSort's values; a test holds these to them
 
 Stability = Annotated[
     bool,
-    typer.Option("--stability", help="How few votes decide between neighbours at the top."),
+    typer.Option("--stability", help="How few votes decide between neighbours on the board."),
 ]
 
 
@@ -316,8 +316,8 @@ def _votes(pair: StabilityPair) -> str:
     if pair.is_fewest:
         return f"{pair.votes:,} {unit}"
     if not pair.duels:
-        return f"{pair.votes:,} {unit} or fewer"
-    return f"{pair.votes:,} {unit} or fewer, {pair.duels:,} in duels"
+        return f"about {pair.votes:,} {unit}"
+    return f"about {pair.votes:,} {unit}, {pair.duels:,} in duels"
 
 
 def print_leaderboard(
@@ -410,6 +410,8 @@ def _columns(board: Leaderboard, sort: str, behind: Mapping[str, int]) -> list[C
             ("95 % interval>", lambda row: _interval(row.score_low, row.score_high, words.percent))
         )
     columns.append(("for one look>", _ratio_interval))
+    if any(row.neighbour is not None for row in board.rows):
+        columns.append(("votes that decide>", _deciding))
     if board.counts_duels:
         columns.append(("duels>", lambda row: row.duels))
     columns += [
@@ -417,6 +419,16 @@ def _columns(board: Leaderboard, sort: str, behind: Mapping[str, int]) -> list[C
         ("length>", lambda row: _decimal(row.mean_conversation_length)),
     ]
     return [*columns, SORTED_BY[sort]] if sort in SORTED_BY else columns
+
+
+def _deciding(row: LeaderboardRow) -> str:
+    """Write how few votes decide between it and the one above; ``--stability`` says what they turn."""
+    pair = row.neighbour
+    if pair is None:
+        return ""
+    if pair.votes is None:
+        return "not found"
+    return f"{pair.votes:,}" if pair.is_fewest else f"about {pair.votes:,}"
 
 
 def _rank(row: LeaderboardRow, sharing: Counter[int | None]) -> str:

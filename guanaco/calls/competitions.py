@@ -41,7 +41,7 @@ def leaderboard(
 def stability(
     *, competition: str = OPEN, submission_id: str | None = None
 ) -> Call[LeaderboardStability]:
-    """Read how few votes decide between neighbours at the top, or around one submission. Needs no key.
+    """Read how few votes decide between neighbours on the board, or around one submission. Needs no key.
 
     Args:
         competition: The competition's id.

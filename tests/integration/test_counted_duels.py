@@ -329,10 +329,10 @@ async def test_deciding_duels_settle_the_verdict_and_choose_the_next_pair(
         chance_words(LeaderboardVerdict.model_validate(found))
     )
 
+    await world.board()
     stability = (await visitor.get("/leaderboard/stability?competition=autumn")).json()["duels"]
     assert (stability["leader"], stability["submission_id"]) == (ONE, TWO)
     assert 1 <= stability["duels"] < 25
-    await world.board()
     (race,) = [one for one in await world.scores.races.read() if one.duels is not None]
     assert (race.ratings, race.duels[ONE, TWO]) == (50, (25, 0, 0))
     await world.routing.refresh()
@@ -352,6 +352,7 @@ async def test_stability_names_no_withdrawn_leader(world: Arena) -> None:
     for number in range(20):
         await world.duel(f"user-{number}", ONE, TWO, "a")
         await world.duel(f"user-{number}", TWO, THREE, "a")
+    await world.scores.loop.run_once()
     await world.submissions.teardown(await world.account(Role.DEVELOPER, "ada"), ONE)
     answer = await world.http_with({}).get("/leaderboard/stability?competition=autumn")
     found = answer.json()["duels"]

@@ -49,6 +49,11 @@ async def test_the_board_says_how_few_votes_decide(world: Board) -> None:
     assert 1 < pair["votes"] < 30
     page = (await anyone.get(f"http://test/submissions/{BAD}")).text
     assert f"{GOOD} stands above {BAD}; without {pair['votes']} votes their intervals" in page
+    rows = {row["submission_id"]: row for row in (await anyone.get("/leaderboard")).json()["rows"]}
+    assert (rows[GOOD]["neighbour"], rows[BAD]["neighbour"]) == (None, pair)
+    board = (await anyone.get("http://test/")).text
+    assert "Votes that decide" in board
+    assert f"without {pair['votes']} votes their intervals would meet" in board
 
 
 async def test_by_strengths_so_many_votes_do_it(world: Board) -> None:
@@ -57,9 +62,15 @@ async def test_by_strengths_so_many_votes_do_it(world: Board) -> None:
     )
     request = request.model_copy(update={"starts_at": world.clock.now().replace(year=2000)})
     await world.competitions.put("open", request)
-    answer = await world.http_with({}).get("/leaderboard/stability", params={"submission": GOOD})
+    anyone = world.http_with({})
+    answer = await anyone.get("/leaderboard/stability", params={"submission": GOOD})
+    assert answer.json()["pairs"] == [], "they were found by another rule"
+    await world.scores.loop.run_once()
+    answer = await anyone.get("/leaderboard/stability", params={"submission": GOOD})
     (pair,) = answer.json()["pairs"]
-    assert (pair["above"], pair["is_fewest"]) == (GOOD, False)
+    assert (pair["above"], pair["is_fewest"], pair["votes"]) == (GOOD, False, None)
+    page = (await anyone.get(f"http://test/submissions/{BAD}")).text
+    assert "no 2,000 votes decide that" in page, "without all who prefer it, the two are equal"
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,15 @@ def test_score_equal_to_the_ratio_is_shown_once(server: Any, capsys: Any) -> Non
     assert shown_rows(capsys) == [cells]
 
 
+def test_votes_that_decide_stand_beside_each_place(server: Any, capsys: Any) -> None:
+    pair = {"above": "a_v1", "below": "b_v1", "are_apart": True, "votes": 12, "is_fewest": False}
+    server(board("thumbs_up", row("a_v1", 1), row("b_v1", 2, neighbour=pair)), NO_VERDICT)
+    assert run(["leaderboard"]) == 0
+    first, second = shown_rows(capsys)
+    assert "about" not in first
+    assert second[second.index("about") + 1] == "12"
+
+
 @pytest.mark.slow
 def test_the_choices_of_sort_are_the_servers(server: Any, capsys: Any) -> None:
     choices, _ = get_args(leaderboard.Sort)

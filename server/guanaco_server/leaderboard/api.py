@@ -60,7 +60,7 @@ def router(
     async def read_stability(
         competition: Slug = OPEN, submission: SubmissionId = None
     ) -> LeaderboardStability:
-        """Return how few votes decide between neighbours at the top of the board, or around one submission."""
+        """Return how few votes decide between neighbours on the board, or around one submission."""
         return await stability.pairs(competition, submission)
 
     @routes.get("/leaderboard/verdict")

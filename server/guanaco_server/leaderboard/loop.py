@@ -1,4 +1,4 @@
-"""The loops behind the leaderboard: one counts what is new, one ranks what is counted, one notes what that settles, side by side.
+"""The loops behind the leaderboard, side by side: one counts what is new, one ranks what is counted, one notes what that settles, one finds how few votes decide.
 
 One process at a time runs them.
 """
@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from guanaco_server.database.commits import CommitWatch
 from guanaco_server.leaderboard.counting.counter import ScoreCounter
 from guanaco_server.leaderboard.ranking.standings import StandingsPublisher
+from guanaco_server.leaderboard.stability import StabilityService
 from guanaco_server.leaderboard.verdict import VerdictService
 from guanaco_server.runtime.background import Background
 
@@ -21,7 +22,7 @@ IDLE_S = 0.5
 MEASURES_S = 5.0  # between two measurements of conversations without a rating: each holds SQLite's write lock for 100 ms on a busy machine
 WINDOWS_S = 30.0  # until a changed window is noticed without new ratings
 MOST_PAUSE_S = 1.0  # between two rankings
-VERDICTS_S = 5.0  # between two looks at verdicts
+VERDICTS_S = 5.0  # between two looks at verdicts, and at how few votes decide
 
 logger = logging.getLogger(__name__)
 
@@ -32,12 +33,15 @@ class ScoreLoop:
         counter: ScoreCounter,
         standings: StandingsPublisher,
         verdicts: VerdictService,
+        stability: StabilityService,
         commits: CommitWatch,
     ) -> None:
         self._counter = counter
         self._standings = standings
         self._verdicts = verdicts
+        self._stability = stability
         self._has_ranked = asyncio.Event()
+        self._has_other_pairs = asyncio.Event()
         self._commits = commits
         self._counted_at = float("-inf")
         self._is_behind = False  # conversations wait to be measured
@@ -45,24 +49,28 @@ class ScoreLoop:
         self._counting = Background("counting")
         self._ranking = Background("ranking")
         self._settling = Background("verdicts")
+        self._weighing = Background("stability")
 
     async def start(self) -> None:
         self._standings.reset()
         self._counting.start(self._keep_counted())
         self._ranking.start(self._keep_ranked())
         self._settling.start(self._keep_settled())
+        self._weighing.start(self._keep_weighed())
 
     async def stop(self) -> None:
         await self._counting.stop()
         await self._ranking.stop()
         await self._settling.stop()
+        await self._weighing.stop()
 
     async def run_once(self) -> None:
-        """Count all that waits, rank, and note what is settled."""
+        """Count all that waits, rank, and note what is settled and how few votes decide."""
         self._counted_at = min(self._counted_at, time.monotonic() - MEASURES_S)
         await self._count()
         await self._standings.publish()
         await self._note_settled()
+        await self._weigh()
 
     async def _note_settled(self) -> None:
         """Look at the verdicts of the competitions that were ranked since the last call."""
@@ -74,6 +82,21 @@ class ScoreLoop:
                     logger.info("the verdict of competition %s is settled", competition)
             except BaseException:
                 ranked.add(competition)
+                raise
+
+    async def _weigh(self) -> None:
+        """Find how few votes decide on the boards that were ranked since the last call."""
+        waiting = self._standings.unweighed
+        for competition in list(waiting):
+            waiting.discard(competition)
+            try:
+                ballots = await self._standings.ballots(competition)
+                if ballots is None:  # the next ranking begins with reading the votes
+                    waiting.add(competition)
+                    continue
+                await self._stability.note(competition, ballots)
+            except BaseException:
+                waiting.add(competition)
                 raise
 
     async def _count(self) -> None:
@@ -115,6 +138,7 @@ class ScoreLoop:
             try:
                 await self._standings.publish()
                 self._has_ranked.set()
+                self._has_other_pairs.set()
             except (DBAPIError, OSError) as error:
                 logger.warning("leaderboard not updated; trying again: %s", error)
                 self._standings.reset()
@@ -134,3 +158,16 @@ class ScoreLoop:
                 logger.warning("verdicts not looked at; trying again: %s", error)
                 self._has_ranked.set()
             await asyncio.sleep(max(VERDICTS_S, 9 * (time.monotonic() - began)))
+
+    async def _keep_weighed(self) -> None:
+        """Find how few votes decide for a twentieth of the time at most."""
+        while True:
+            await self._has_other_pairs.wait()
+            self._has_other_pairs.clear()
+            began = time.monotonic()
+            try:
+                await self._weigh()
+            except (DBAPIError, OSError) as error:
+                logger.warning("how few votes decide was not found; trying again: %s", error)
+                self._has_other_pairs.set()
+            await asyncio.sleep(max(VERDICTS_S, 19 * (time.monotonic() - began)))

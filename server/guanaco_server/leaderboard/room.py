@@ -60,10 +60,11 @@ def build_leaderboard(
     audit: AuditLog,
 ) -> LeaderboardRoom:
     verdicts = VerdictService(database, clock, competitions, submissions)
+    stability = StabilityService(database, clock, competitions, submissions)
     counter = ScoreCounter(database, clock, submissions, competitions, DEFINITIONS)
     return LeaderboardRoom(
         leaderboard=LeaderboardService(database, clock, submissions, competitions),
-        stability=StabilityService(database, clock, competitions, submissions),
+        stability=stability,
         verdicts=verdicts,
         races=RaceReader(database, submissions, competitions),
         uniform=UniformService(database, clock, competitions),
@@ -72,6 +73,7 @@ def build_leaderboard(
             counter,
             StandingsPublisher(database, clock, competitions, submissions),
             verdicts,
+            stability,
             database.watch_commits(),
         ),
         history=ScoreHistoryReader(database, clock),

@@ -14,6 +14,7 @@ from guanaco.leaderboard import (
     LeaderboardSort,
     ScoreHistory,
     ScorePoint,
+    StabilityPair,
     SubmissionMetrics,
 )
 from guanaco.submissions import Status
@@ -29,6 +30,7 @@ from guanaco_server.leaderboard.ranking.metrics import metrics_of
 from guanaco_server.leaderboard.ranking.standings import Shown
 from guanaco_server.leaderboard.seasons.document import NO_VOTES, SeasonEntry, read_entries
 from guanaco_server.leaderboard.seasons.queries import season
+from guanaco_server.leaderboard.stability import PairReader
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.statistics.votes import VoteCount
 from guanaco_server.submissions.catalog import SubmissionBrief
@@ -52,9 +54,11 @@ class LeaderboardService:
         self._submissions = submissions
         self._competitions = competitions
         self._past = PastVotes(database, clock, competitions)
+        self._pairs = PairReader()
         self._parsed: dict[tuple[str, str], tuple[str, SubmissionMetrics]] = {}
         self._built: dict[
-            tuple[str, str], tuple[SubmissionBrief, Shown | None, LeaderboardRow]
+            tuple[str, str],
+            tuple[SubmissionBrief, Shown | None, StabilityPair | None, LeaderboardRow],
         ] = {}
 
     async def leaderboard(
@@ -65,15 +69,23 @@ class LeaderboardService:
         async with self._database.read(may_be_stale=True) as session:
             found = await queries.of_competition(session, competition_id)
             frozen = await season(session, competition_id)
+            kept = await self._pairs.read(session, competition)
         shown: dict[str, Shown] = {
             submission_id: (rank, score, low, high, metrics)
             for submission_id, rank, score, low, high, metrics in found
         }
         final = read_entries(frozen.ranking) if frozen else None
+        pairs = {one.lower: one.pair for one in kept[1]} if kept and final is None else {}
         metrics = {one: self._metrics_of(competition_id, one, shown) for one in shown}
         rated = {one for one, found in metrics.items() if found.feedback_count or found.duels}
         rows = [
-            self._row_of(competition_id, brief, shown.get(brief.id), metrics.get(brief.id))
+            self._row_of(
+                competition_id,
+                brief,
+                shown.get(brief.id),
+                pairs.get(brief.id),
+                metrics.get(brief.id),
+            )
             if final is None
             else _final_row(brief, final.get(brief.id, NO_VOTES), metrics.get(brief.id))
             for brief in _listed(
@@ -105,15 +117,16 @@ class LeaderboardService:
         competition_id: str,
         brief: SubmissionBrief,
         shown: Shown | None,
+        pair: StabilityPair | None,
         metrics: SubmissionMetrics | None,
     ) -> LeaderboardRow:
         """Build a row once as long as what it shows stays the same, which saves half of what is left."""
         key = (competition_id, brief.id)
         known = self._built.get(key)
-        if known is None or known[:2] != (brief, shown):
-            row = _row(brief, shown, metrics or _empty_metrics(brief))
-            known = self._built[key] = (brief, shown, row)
-        return known[2]
+        if known is None or known[:3] != (brief, shown, pair):
+            row = _row(brief, shown, pair, metrics or _empty_metrics(brief))
+            known = self._built[key] = (brief, shown, pair, row)
+        return known[3]
 
     async def metrics(
         self, account: Account, submission_id: str, competition_id: str | None = None
@@ -196,14 +209,19 @@ def _final_row(
     brief: SubmissionBrief, final: SeasonEntry, metrics: SubmissionMetrics | None
 ) -> LeaderboardRow:
     shown = (final.rank, final.score, final.low, final.high, "")
-    return _row(brief, shown, final.with_votes(metrics or _empty_metrics(brief)))
+    return _row(brief, shown, None, final.with_votes(metrics or _empty_metrics(brief)))
 
 
 def _empty_metrics(brief: SubmissionBrief) -> SubmissionMetrics:
     return metrics_of(brief.id, Aggregate(), 0)
 
 
-def _row(brief: SubmissionBrief, shown: Shown | None, metrics: SubmissionMetrics) -> LeaderboardRow:
+def _row(
+    brief: SubmissionBrief,
+    shown: Shown | None,
+    pair: StabilityPair | None,
+    metrics: SubmissionMetrics,
+) -> LeaderboardRow:
     """Build a row without validation, since its data is our own: a thousand rows take a tenth of the time."""
     rank, score, low, high = shown[:4] if shown else (None, None, None, None)
     return LeaderboardRow.model_construct(
@@ -212,6 +230,7 @@ def _row(brief: SubmissionBrief, shown: Shown | None, metrics: SubmissionMetrics
         score=score,
         score_low=low,
         score_high=high,
+        neighbour=pair,
         developer=brief.developer,
         name=brief.name,
         repo=brief.repo,

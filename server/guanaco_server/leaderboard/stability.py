@@ -1,50 +1,70 @@
-"""Says for each pair of neighbours on a board how few votes decide it (ranking/strengths/influence.py)."""
+"""Says for each pair of neighbours on a board how few votes decide it (ranking/strengths/influence.py).
+
+The process that ranks finds the pairs after a ranking, and stores them for everybody to read.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections import OrderedDict
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from guanaco.competitions import OPEN, Competition, RankingRule
+from pydantic import BaseModel, TypeAdapter
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from guanaco.competitions import OPEN, Competition
 from guanaco.errors import NewerVersionNeeded, SubmissionNotFound
 from guanaco.leaderboard import LeaderboardStability, SettledDuels, StabilityPair
 from guanaco_server.competitions.service import CompetitionService
+from guanaco_server.database.bulk import upsert
 from guanaco_server.database.database import Database
-from guanaco_server.leaderboard.counting import queries
+from guanaco_server.duels.counting import DuelCounts
 from guanaco_server.leaderboard.field import Field, leader_in_duels, read_field
-from guanaco_server.leaderboard.ranking.duels.duel_table import DuelVotes
-from guanaco_server.leaderboard.ranking.duels.duel_votes import DuelReader
-from guanaco_server.leaderboard.ranking.strengths.influence import (
-    Pair,
-    RankedVotes,
-    neighbours,
-    weakest_votes,
-)
+from guanaco_server.leaderboard.ranking import queries
+from guanaco_server.leaderboard.ranking.strengths.influence import BoardPairs, Pair, RankedVotes
+from guanaco_server.leaderboard.tables import BoardPairsRow
 from guanaco_server.runtime import threads
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.statistics.duel_decisions import fewest_duels, needed_evidence
-from guanaco_server.statistics.duel_strengths import duels_between, members_of
-from guanaco_server.statistics.votes import VoteCount
+from guanaco_server.statistics.duel_strengths import PairCounts, duels_between, members_of
 from guanaco_server.submissions.service import SubmissionService
 
-FRESH = timedelta(minutes=5)
-MAX_CACHED = 64
-PAIRS_BY_THUMBS = 50  # milliseconds each
-PAIRS_BY_STRENGTH = 5  # seconds each with a million votes
-
-Question = tuple[str, str | None]
+AT_ONCE = 20  # pairs, a tenth of a second or two with a million votes: rankings wait for no more
 
 
-@dataclass(frozen=True)
-class _CachedStability:
-    at: datetime
-    found: LeaderboardStability
+class KeptPair(BaseModel):
+    """A pair, and the submission whose place is lower on the board."""
+
+    lower: str
+    pair: StabilityPair
+
+
+_KEPT = TypeAdapter(list[KeptPair])
+
+
+class PairReader:
+    """Reads the pairs of boards, and parses them once as long as they stay the same."""
+
+    def __init__(self) -> None:
+        self._parsed: dict[str, tuple[datetime, list[KeptPair]]] = {}
+
+    async def read(
+        self, session: AsyncSession, competition: Competition
+    ) -> tuple[datetime, list[KeptPair]] | None:
+        """Return when the pairs of a board were found, and them, in the board's order; None if they were not by its present rule."""
+        row = BoardPairsRow
+        is_of = (row.competition == competition.id) & (row.ranking == competition.ranking)
+        at = await session.scalar(select(row.at).where(is_of))
+        if at is None:
+            return None
+        known = self._parsed.get(competition.id)
+        if known is None or known[0] != at:
+            text = await session.scalar(select(row.pairs).where(is_of))
+            known = self._parsed[competition.id] = (at, _KEPT.validate_json(text or "[]"))
+        return known
 
 
 class StabilityService:
-    """Answers one question at a time, and keeps each answer for some minutes: anybody may ask."""
+    """Finds the pairs in one process, and reads them in any."""
 
     def __init__(
         self,
@@ -57,69 +77,79 @@ class StabilityService:
         self._clock = clock
         self._competitions = competitions
         self._submissions = submissions
-        self._duels = DuelReader(database, submissions)
-        self._one_at_a_time = asyncio.Lock()
-        self._cached: OrderedDict[Question, _CachedStability] = OrderedDict()
+        self._duels = DuelCounts(database)
+        self._pairs = PairReader()
+
+    async def note(self, competition_id: str, ballots: RankedVotes) -> None:
+        """Find the pairs of a board, and store them. Rankings go on meanwhile: it takes its turns between them."""
+        now = self._clock.now()
+        board = await threads.BACKGROUND.run(BoardPairs, ballots)
+        kept: list[KeptPair] = []
+        for start in range(0, len(board.neighbours), AT_ONCE):
+            kept += await threads.BACKGROUND.run(_weakest, board, start)
+        row = {
+            "competition": competition_id,
+            "ranking": ballots.rule,
+            "pairs": _KEPT.dump_json(kept).decode(),
+            "at": now,
+        }
+        async with self._database.write() as session:
+            await upsert(session, BoardPairsRow, [row])
 
     async def pairs(
         self, competition_id: str = OPEN, submission_id: str | None = None
     ) -> LeaderboardStability:
-        """Return the pairs at the top of the board, or those that a submission is in.
+        """Return the pairs of the board, or those that a submission is in, as they were found last.
 
         Raises:
             SubmissionNotFound: The submission has no rank in that competition.
             NewerVersionNeeded: This version does not know the competition's rule.
         """
         competition = await self._competitions.find(competition_id)
-        async with self._one_at_a_time:
-            question, now = (competition_id, submission_id), self._clock.now()
-            known = self._cached.get(question)
-            if known is None or now - known.at >= FRESH:
-                known = _CachedStability(now, await self._find(competition, submission_id, now))
-                self._cached[question] = known
-                self._cached.move_to_end(question)
-                if len(self._cached) > MAX_CACHED:
-                    self._cached.popitem(last=False)
-            return known.found
-
-    async def _find(
-        self, competition: Competition, submission_id: str | None, now: datetime
-    ) -> LeaderboardStability:
         if competition.ranking.is_unknown:
             raise NewerVersionNeeded(f"a competition that is ranked by {competition.ranking}")
-        ballots = await self._read(competition)
-        pairs = await threads.PAGES.run(_pairs, ballots, submission_id)
-        settled = None
-        if competition.is_settled_by_duels:
-            duels = await self._duels.votes(competition)
-            serving = await self._submissions.catalog.list_serving()
-            async with self._database.read(may_be_stale=True) as session:
-                field = await read_field(session, competition, serving, now)
-            settled = await threads.PAGES.run(_settled, duels, competition.assignment.within, field)
+        async with self._database.read(may_be_stale=True) as session:
+            if submission_id is not None:
+                shown = await queries.of_submission(session, submission_id, competition_id)
+                if shown is None or shown.rank is None:
+                    raise SubmissionNotFound(submission_id)
+            at, kept = await self._pairs.read(session, competition) or (self._clock.now(), [])
+        pairs = [one.pair for one in kept]
+        if submission_id is not None:
+            pairs = [pair for pair in pairs if submission_id in (pair.above, pair.below)]
         return LeaderboardStability(
-            at=now,
+            at=at,
             competition=competition.id,
             ranking=competition.ranking,
-            pairs=[StabilityPair(**vars(pair)) for pair in pairs],
-            duels=settled,
+            pairs=pairs,
+            duels=await self._settled(competition),
         )
 
-    async def _read(self, competition: Competition) -> RankedVotes:
-        """Read the ballots. For a board by thumbs the counts are enough; the other rules need each user's votes."""
-        if competition.ranking is not RankingRule.THUMBS_UP:
-            duels = await self._duels.read(competition)
-            async with self._database.read(may_be_stale=True) as session:
-                votes = await queries.votes_in(session, competition.id)
-            return await threads.PAGES.run(RankedVotes.of, competition.ranking, votes, duels)
+    async def _settled(self, competition: Competition) -> SettledDuels | None:
+        if not competition.is_settled_by_duels:
+            return None
+        counts = await self._duels.by_pair(competition.id)
+        serving = await self._submissions.catalog.list_serving()
         async with self._database.read(may_be_stale=True) as session:
-            rows = await queries.vote_counts(session, competition.id)
-        counts = {name: VoteCount(up, down) for _, name, up, down in rows}
-        return RankedVotes(competition.ranking, counts, (), ())
+            field = await read_field(session, competition, serving, self._clock.now())
+        return await threads.PAGES.run(_settled, counts, competition.assignment.within, field)
 
 
-def _settled(duels: DuelVotes, within: float, field: Field) -> SettledDuels | None:
+def _weakest(board: BoardPairs, start: int) -> list[KeptPair]:
+    """Find the weakest votes of some pairs."""
+    return [
+        KeptPair(lower=lower.submission_id, pair=_shown(board.weakest(upper, lower)))
+        for upper, lower in board.neighbours[start : start + AT_ONCE]
+    ]
+
+
+def _shown(pair: Pair) -> StabilityPair:
+    return StabilityPair(**vars(pair))
+
+
+def _settled(counts: PairCounts, within: float, field: Field) -> SettledDuels | None:
     """Find the pair of the leader that the fewest duels decide, of those that are settled and that hold up the verdict."""
-    counts, names = duels.by_pair(), sorted(duels.counts())
+    names = sorted({name for sides in counts for name in sides})
     leader = leader_in_duels(field, names, counts)
     if leader is None:
         return None
@@ -140,19 +170,3 @@ def _settled(duels: DuelVotes, within: float, field: Field) -> SettledDuels | No
         return None
     fewest, name = min(found)
     return SettledDuels(leader=leader, submission_id=name, duels=fewest)
-
-
-def _pairs(ballots: RankedVotes, submission_id: str | None) -> list[Pair]:
-    standings = ballots.standings()
-    found = neighbours(standings)
-    if submission_id is not None:
-        if all(one.submission_id != submission_id for one in standings):
-            raise SubmissionNotFound(submission_id)
-        found = [
-            pair
-            for pair in found
-            if submission_id in (pair[0].submission_id, pair[1].submission_id)
-        ]
-    is_by_thumbs = ballots.rule is RankingRule.THUMBS_UP
-    most = PAIRS_BY_THUMBS if is_by_thumbs else PAIRS_BY_STRENGTH
-    return [weakest_votes(ballots, *pair) for pair in found[:most]]

@@ -10,9 +10,10 @@ from datetime import datetime
 from sqlalchemy import BigInteger, ForeignKey, Index, Integer, LargeBinary, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from guanaco.competitions import RankingRule
 from guanaco_server.chat.conversations.records import USER_KEY_CHARS
 from guanaco_server.database.tables import Table
-from guanaco_server.database.types import UtcDateTime
+from guanaco_server.database.types import EnumText, UtcDateTime
 
 
 class CountingLockRow(Table):
@@ -244,6 +245,17 @@ class BoardClaimRow(Table):
     submission_id: Mapped[str] = mapped_column(String(128), primary_key=True)
     facts: Mapped[str] = mapped_column(Text)
     at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
+
+
+class BoardPairsRow(Table):
+    """How few votes decide between neighbours on a board, as last found (stability.py): ``pairs`` is JSON, in the board's order."""
+
+    __tablename__ = "board_pairs"
+
+    competition: Mapped[str] = mapped_column(String(64), primary_key=True)
+    ranking: Mapped[RankingRule] = mapped_column(EnumText(RankingRule, 32))
+    pairs: Mapped[str] = mapped_column(Text)
+    at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class SeasonRow(Table):

@@ -37,6 +37,7 @@ from guanaco_server.leaderboard.ranking.duels.duel_votes import DuelReader
 from guanaco_server.leaderboard.ranking.metrics import MetricValues, metrics_of
 from guanaco_server.leaderboard.ranking.rules import Fit, VotesByUser, compares_users, standings
 from guanaco_server.leaderboard.ranking.strengths.continued_fit import ContinuedFit
+from guanaco_server.leaderboard.ranking.strengths.influence import RankedVotes
 from guanaco_server.leaderboard.tables import ScorePointRow, StandingRow
 from guanaco_server.runtime import threads
 from guanaco_server.runtime.clock import Clock
@@ -60,7 +61,7 @@ class RankedCompetition:
 
 
 class StandingsPublisher:
-    """``ranked`` are the competitions that were ranked; whoever looks after their verdicts takes them out."""
+    """``ranked`` and ``unweighed`` are the competitions that were ranked; whoever looks after their verdicts, or finds the votes that decide, takes them out."""
 
     def __init__(
         self,
@@ -77,6 +78,7 @@ class StandingsPublisher:
         self._one_at_a_time = asyncio.Lock()
         self._is_stale = False
         self.ranked: set[str] = set()
+        self.unweighed: set[str] = set()
         self._forget()
 
     def reset(self) -> None:
@@ -108,6 +110,28 @@ class StandingsPublisher:
         """Rank the competitions that have changed, and store what differs from what is shown."""
         async with self._one_at_a_time:
             await self._publish()
+
+    async def ballots(self, competition_id: str) -> RankedVotes | None:
+        """Return the votes of a competition as they were ranked last; None if they are to be read again first."""
+        competition = await self._competitions.find(competition_id)
+        async with self._one_at_a_time:
+            if self._is_stale or self._rules.get(competition_id) != _rules(competition):
+                return None
+            duels = await self._duels.votes(competition)
+            return await threads.BACKGROUND.run(self._ballots, competition, duels)
+
+    def _ballots(self, competition: Competition, duels: DuelVotes) -> RankedVotes:
+        counts = {
+            one: first_votes(found) for one, found in self._aggregates[competition.id].items()
+        }
+        if not compares_users(competition.ranking):
+            return RankedVotes(competition.ranking, counts, (), ())
+        votes = self._votes.get(competition.id) or VotesByUser(())
+        coded = None
+        if duels.total:
+            places = {user: place for place, user in enumerate(votes.everybody())}
+            coded = duels.coded(votes.index_of, places)
+        return RankedVotes(competition.ranking, counts, list(votes.ids), votes.everybodys(), coded)
 
     async def _publish(self) -> None:
         competitions = await self._competitions.list_all()
@@ -246,6 +270,7 @@ class StandingsPublisher:
         self._pairs[ranked.competition] = ranked.duels
         known.update(ranked.shown)
         self.ranked.add(ranked.competition)
+        self.unweighed.add(ranked.competition)
 
     async def _keep_history(self, now: datetime) -> None:
         """Store a point of every score and its metrics at the first ranking of an hour."""

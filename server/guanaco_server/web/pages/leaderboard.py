@@ -22,6 +22,7 @@ from guanaco_server.web.room import WebRoom
 from guanaco_server.web.views import trends
 from guanaco_server.web.views.boards import BoardFilter, Sort, page_of, rows_of, shared_ranks
 from guanaco_server.web.views.metric_tiles import METRICS, tiles_of
+from guanaco_server.web.views.neighbours import deciding_votes
 from guanaco_server.web.views.trends import scale_of
 
 PageNumber = Annotated[int, Query(ge=1, le=100_000)]
@@ -84,6 +85,7 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
             asked=asked_words(verdict) if verdict else None,
             asked_rows=verdict.asked.rows if verdict and verdict.asked else [],
             beside=_comparisons_with_leader(verdict),
+            deciding=deciding_votes(shown.rows),
         )
 
     @routes.get("/leaderboard.csv")

@@ -1,24 +1,50 @@
-"""Says on a submission's page how few votes decide between it and its neighbours on the board."""
+"""Says how few votes decide between neighbours on the board."""
 
 from __future__ import annotations
 
-from guanaco.competitions import Competition, RankingRule
-from guanaco.errors import SubmissionNotFound
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from guanaco.competitions import Competition
+from guanaco.errors import NewerVersionNeeded, SubmissionNotFound
 from guanaco.leaderboard import LeaderboardRow, StabilityPair
 from guanaco_server.leaderboard.stability import StabilityService
+
+
+@dataclass(frozen=True)
+class DecidingVotes:
+    """How few votes decide a submission's place: in a word or two, and as a sentence."""
+
+    short: str
+    sentence: str
 
 
 async def sentences_of(
     stability: StabilityService, competition: Competition, row: LeaderboardRow | None
 ) -> list[str]:
-    """Return a sentence for each neighbour. By thumbs only: a page must not wait for the fits that strengths need."""
-    if row is None or row.rank is None or competition.ranking is not RankingRule.THUMBS_UP:
+    """Return a sentence for each neighbour."""
+    if row is None or row.rank is None:
         return []
     try:
         found = await stability.pairs(competition.id, row.submission_id)
-    except SubmissionNotFound:  # its votes went since the board was read
+    except (SubmissionNotFound, NewerVersionNeeded):  # its votes went since the board was read
         return []
     return [_sentence(pair) for pair in found.pairs]
+
+
+def deciding_votes(rows: Iterable[LeaderboardRow]) -> dict[str, DecidingVotes]:
+    """Return by submission how few votes decide between it and the one above."""
+    return {
+        row.submission_id: DecidingVotes(_short(row.neighbour), _sentence(row.neighbour))
+        for row in rows
+        if row.neighbour is not None
+    }
+
+
+def _short(pair: StabilityPair) -> str:
+    if pair.votes is None:
+        return "not found"
+    return f"{pair.votes:,}" if pair.is_fewest else f"about {pair.votes:,}"
 
 
 def _sentence(pair: StabilityPair) -> str:
@@ -27,4 +53,6 @@ def _sentence(pair: StabilityPair) -> str:
     if pair.votes is None:
         return f"{pair.above} {now} {pair.below}, and no 2,000 votes decide that."
     votes = "1 vote" if pair.votes == 1 else f"{pair.votes:,} votes"
+    if not pair.is_fewest:
+        votes = f"about {votes}"
     return f"{pair.above} {now} {pair.below}; without {votes} {turned}."

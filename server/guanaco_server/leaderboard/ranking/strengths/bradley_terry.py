@@ -96,48 +96,7 @@ def fit(
     )
 
 
-def removal_effects(
-    votes: Sequence[CodedVotes],
-    values: Sequence[float],
-    slopes: Sequence[float],
-    pull: Floats | None = None,
-) -> tuple[Floats, Codes, Codes]:
-    """Estimate by one Newton step what the removal of each single vote changes.
-
-    Args:
-        votes: Each user's votes.
-        values: The fitted strengths.
-        slopes: How the figure in question changes with each strength.
-        pull: How it changes with each entry of the score vector, where other comparisons make the curvature too.
-
-    Returns:
-        The changes of that figure, and of each vote the user's index and its place among their votes.
-    """
-    import numpy as np
-
-    users_with: defaultdict[int, list[int]] = defaultdict(list)
-    for user, codes in enumerate(votes):
-        users_with[len(codes)].append(user)
-    strengths = np.asarray(values)
-    if pull is None:
-        wins = wins_of(by_length(votes), len(strengths))
-        _, curvature = derivatives(strengths, wins, wins + wins.T, PRIOR)
-        pull = np.linalg.solve(curvature, np.asarray(slopes))
-    found = [(np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))]
-    for length, users in users_with.items():
-        step = max(1, CHUNK_PAIRS // (length * length))
-        for start in range(0, len(users), step):
-            part = users[start : start + step]
-            coded = np.asarray([votes[user] for user in part], dtype=np.int64)
-            changes = _removals(coded.reshape(len(part), length), strengths, pull)
-            found.append(
-                (changes.ravel(), np.repeat(part, length), np.tile(np.arange(length), len(part)))
-            )
-    columns = list(zip(*found, strict=True))
-    return np.concatenate(columns[0]), np.concatenate(columns[1]), np.concatenate(columns[2])
-
-
-def _removals(codes: Codes, values: Floats, pull: Floats) -> Floats:
+def removals(codes: Codes, values: Floats, pull: Floats) -> Floats:
     """Return pull · (s' - s) for each vote, with s the score vector of its user and s' the one without the vote."""
     import numpy as np
 

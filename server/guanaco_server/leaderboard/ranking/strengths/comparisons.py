@@ -86,7 +86,7 @@ def fit(
     """
     import numpy as np
 
-    groups = _users_by_length(votes)
+    groups = users_by_length(votes)
     thumbs = wins_of([codes for _, codes in groups], size)
     duelled = wins_of_duels(duels, size)
     values, curvature = maximum(thumbs, duelled, duels, prior, ridge)
@@ -99,9 +99,17 @@ def fit(
     return _centred(values, covariance, compared)
 
 
+def no_duels() -> CodedDuels:
+    """Return an empty table."""
+    import numpy as np
+
+    codes, numbers = np.zeros(0, dtype=np.int64), np.zeros(0)
+    return CodedDuels(codes, codes, codes, numbers, numbers, np.zeros((0, 0)))
+
+
 def weights_of(users: Codes, first: Codes, second: Codes) -> Floats:
     """Return the weight of each duel: those of one user on the same two submissions weigh one together."""
-    which, shares = _pairs_of_users(users, first, second)
+    which, shares = pairs_of_users(users, first, second)
     found: Floats = 1 / shares[which]
     return found
 
@@ -117,51 +125,32 @@ def without(duels: CodedDuels, gone: Collection[int]) -> CodedDuels:
     return CodedDuels(users, first, second, duels.outcomes[kept], weights, duels.terms[kept])
 
 
-def pull_of(
-    votes: Sequence[CodedVotes], duels: CodedDuels, fitted: Strengths, slopes: Sequence[float]
-) -> Floats:
-    """Return how a figure changes with each entry of the score vector, by one Newton step.
-
-    Args:
-        votes: Each user's thumbs.
-        duels: The duels.
-        fitted: The strengths and effects.
-        slopes: How the figure changes with each strength.
-    """
-    import numpy as np
-
-    size, columns = len(fitted.values), duels.terms.shape[1]
-    thumbs = wins_of([codes for _, codes in _users_by_length(votes)], size)
-    by_pair = thumbs if columns else thumbs + wins_of_duels(duels, size)
-    values = np.asarray([*fitted.values, *fitted.effects])
-    _, curvature = _derivatives(values, size, by_pair, duels, PRIOR, RIDGE)
-    found: Floats = np.linalg.solve(curvature, np.asarray([*slopes, *([0.0] * columns)]))
-    return found
-
-
-def removal_effects(duels: CodedDuels, fitted: Strengths, pull: Floats) -> Floats:
-    """Return pull · (s' - s) for each duel, with s the score vector of its user and s' the one without the duel."""
-    import numpy as np
-
-    size = len(fitted.values)
-    values = np.asarray([*fitted.values, *fitted.effects])
-    along = pull[duels.first] - pull[duels.second] + duels.terms @ pull[size:]
-    scores = (duels.outcomes - _chances(duels, values, size)) * along
-    which, shares = _pairs_of_users(duels.users, duels.first, duels.second)
-    held = shares[which]
-    whole = np.bincount(which, weights=scores, minlength=len(shares))[which]
-    left = np.where(held > 1, (whole - scores) / np.maximum(held - 1, 1), 0.0)
-    found: Floats = left - whole / held
-    return found
-
-
-def _pairs_of_users(users: Codes, first: Codes, second: Codes) -> tuple[Codes, Codes]:
+def pairs_of_users(users: Codes, first: Codes, second: Codes) -> tuple[Codes, Codes]:
     """Number the pairs of each user; return the number of each duel's, and how many duels each has."""
     import numpy as np
 
-    pairs = np.stack([users, np.minimum(first, second), np.maximum(first, second)])
-    _, which, held = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
+    low, high = np.minimum(first, second), np.maximum(first, second)
+    size = int(high.max(initial=0)) + 1
+    _, which, held = np.unique(
+        (users * size + low) * size + high, return_inverse=True, return_counts=True
+    )
     return which.ravel(), held
+
+
+def curvature_of(thumbs: Floats, duels: CodedDuels, values: Floats) -> Floats:
+    """Return minus the second derivative at these strengths and effects; ``thumbs`` are the wins by thumbs."""
+    size = len(thumbs)
+    by_pair = thumbs if duels.terms.shape[1] else thumbs + wins_of_duels(duels, size)
+    return _derivatives(values, size, by_pair, duels, PRIOR, RIDGE)[1]
+
+
+def derivatives_of(duels: CodedDuels, values: Floats, size: int) -> tuple[Floats, Floats]:
+    """Return what comparisons add to the gradient and to minus the second derivative; weights below 0 take away."""
+    import numpy as np
+
+    has_terms = duels.terms.shape[1] > 0
+    by_pair = np.zeros((size, size)) if has_terms else wins_of_duels(duels, size)
+    return _derivatives(values, size, by_pair, duels, 0.0, 0.0)
 
 
 def wins_of_duels(duels: CodedDuels, size: int) -> Floats:
@@ -232,7 +221,7 @@ def _derivatives(
     )
     if not columns:
         return gradient, curvature
-    chances = _chances(duels, values, size)
+    chances = chances_of(duels, values, size)
     surprise = duels.weights * (duels.outcomes - chances)
     spread = duels.weights * chances * (1 - chances)
     gradient[:size] += _differences(duels, size, surprise)
@@ -248,7 +237,7 @@ def _derivatives(
     return gradient, curvature
 
 
-def _chances(duels: CodedDuels, values: Floats, size: int) -> Floats:
+def chances_of(duels: CodedDuels, values: Floats, size: int) -> Floats:
     logits = values[duels.first] - values[duels.second]
     if duels.terms.shape[1]:
         logits = logits + duels.terms @ values[size:]
@@ -266,13 +255,13 @@ def _differences(duels: CodedDuels, size: int, amounts: Floats) -> Floats:
     return found
 
 
-def _users_by_length(votes: Sequence[CodedVotes]) -> list[tuple[Codes, Codes]]:
-    """Return users with two votes and more, and their votes, for each number of votes."""
+def users_by_length(votes: Sequence[CodedVotes], least: int = 2) -> list[tuple[Codes, Codes]]:
+    """Return users with ``least`` votes and more, and their votes, for each number of votes."""
     import numpy as np
 
     found: defaultdict[int, list[int]] = defaultdict(list)
     for user, coded in enumerate(votes):
-        if len(coded) > 1:
+        if len(coded) >= least:
             found[len(coded)].append(user)
     return [
         (np.asarray(users), np.asarray([votes[user] for user in users], dtype=np.int64))
@@ -299,7 +288,7 @@ def _of_thumbs(groups: Sequence[tuple[Codes, Codes]], values: Floats) -> Iterato
 def _of_duels(duels: CodedDuels, values: Floats, size: int) -> Iterator[_Scores]:
     import numpy as np
 
-    surprise = duels.weights * (duels.outcomes - _chances(duels, values, size))
+    surprise = duels.weights * (duels.outcomes - chances_of(duels, values, size))
     yield _Scores(duels.users, duels.first, surprise)
     yield _Scores(duels.users, duels.second, -surprise)
     for column in range(duels.terms.shape[1]):
