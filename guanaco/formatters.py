@@ -62,14 +62,15 @@ def _validated(source: str | Path, content: dict[str, Any]) -> Prompt:
     try:
         prompt: Prompt = TypeAdapter(kind).validate_python(content)
     except ValidationError as error:
-        raise InvalidFormatter(f"{source}: {_sentence(error, content)}", hint=hint) from None
+        raise InvalidFormatter(f"{source}: {_sentence(error, content, kind)}", hint=hint) from None
     return prompt
 
 
-def _sentence(error: ValidationError, content: dict[str, Any]) -> str:
+def _sentence(error: ValidationError, content: dict[str, Any], kind: Any) -> str:
     """Write all problems on one line; of a part, with its name instead of its number."""
     return " ".join(
-        f"{_named(place, content)}: {text}" if place else text for place, text in problems_of(error)
+        f"{_named(place, content)}: {text}" if place else text
+        for place, text in problems_of(error, kind)
     )
 
 

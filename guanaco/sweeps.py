@@ -14,6 +14,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -31,7 +32,7 @@ from guanaco.submissions import (
     SubmissionRequest,
     WeightDtype,
 )
-from guanaco.yaml_files import RepeatedKey, parse_yaml
+from guanaco.yaml_files import parse_yaml, unreadable
 
 if TYPE_CHECKING:
     from guanaco.prompts import Prompt
@@ -171,8 +172,10 @@ class SweepFile(BaseModel):
         params = self.params | {k: v for k, v in own.items() if k in PARAMETERS}
         unknown = own.keys() - {*CHOICES, *PARAMETERS, "name"}
         if unknown:
+            near = get_close_matches(min(unknown), (*CHOICES, *PARAMETERS, "name"), n=1)
+            meant = f"; perhaps you mean {near[0]}" if near else ""
             raise InvalidInput(
-                f"{place}: a variant cannot have {min(unknown)!r}.",
+                f"{place}: a variant cannot have {min(unknown)!r}{meant}.",
                 hint=f"It may have name, {', '.join((*CHOICES, *PARAMETERS))}.",
             )
         name = own.get("name") or self._name(number, own, fields, params)
@@ -186,7 +189,7 @@ class SweepFile(BaseModel):
                 | {"repo": self.repo, "revision": self.revision, "name": name, "params": params}
             )
         except ValidationError as error:
-            raise InvalidInput(f"{place}: {one_sentence(error)}") from None
+            raise InvalidInput(f"{place}: {one_sentence(error, SubmissionRequest)}") from None
         except GuanacoError as error:
             raise InvalidInput(f"{place}: {error.detail}", hint=error.hint) from None
 
@@ -235,13 +238,11 @@ def load_sweep(file: str | Path) -> SweepRequest:
             raise InvalidInput(f"{path} is over {MAX_FILE_BYTES:,} bytes.")
         described = SweepFile.model_validate(parse_yaml(raw))
     except ValidationError as error:
-        raise InvalidInput(f"{path}: {one_sentence(error)}") from None
+        raise InvalidInput(f"{path}: {one_sentence(error, SweepFile)}") from None
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}.") from None
-    except RepeatedKey as error:
-        raise InvalidInput(f"{path}: {error}.") from None
-    except (ValueError, RecursionError):
-        raise InvalidInput(f"{path} is neither YAML nor JSON.") from None
+    except (ValueError, RecursionError) as error:
+        raise unreadable(path, error) from None
     try:
         return described.expand(path.parent)
     except InvalidInput as error:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+from guanaco.errors import InvalidInput
 
 MAX_DEPTH = 16
 
@@ -39,10 +42,35 @@ def parse_yaml(text: str | bytes, *, is_plain: bool = False) -> Any:
     except ValueError:
         raise
     except yaml.YAMLError as error:
-        raise ValueError(str(error)) from None
+        raise ValueError(_what_is_wrong(error)) from None
     except (KeyError, IndexError, AttributeError, OverflowError, RecursionError):
         # PyYAML's own: `!!bool maybe`, `!!int ''`, `!!timestamp soon`, `1:1:…:1.5`
         raise ValueError("it has a value that is not of its type") from None
+
+
+def unreadable(path: Path, error: Exception) -> InvalidInput:
+    """Return the error that says, in one sentence, why a file could not be parsed.
+
+    Args:
+        path: The file.
+        error: What `parse_yaml` raised.
+    """
+    if isinstance(error, RepeatedKey):
+        return InvalidInput(f"{path}: {error}.")
+    if isinstance(error, RecursionError):
+        return InvalidInput(f"{path} is nested too deeply.")
+    if isinstance(error, UnicodeDecodeError):
+        return InvalidInput(f"{path} is not UTF-8.")
+    return InvalidInput(f"{path} is neither YAML nor JSON: {error}.")
+
+
+def _what_is_wrong(error: Any) -> str:
+    """Say where the text stops being YAML, on one line."""
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None)
+    if mark is None or problem is None:
+        return " ".join(str(error).split())
+    return f"line {mark.line + 1}: {problem}"
 
 
 def _require_single_keys(root: Any) -> None:

@@ -476,16 +476,14 @@ def _read_history(file: Path) -> tuple[list[Turn], Bot | None]:
 
     from guanaco.chat import Bot, Turn
     from guanaco.errors.validation import one_sentence
-    from guanaco.yaml_files import RepeatedKey, parse_yaml
+    from guanaco.yaml_files import parse_yaml, unreadable
 
     try:
         data = parse_yaml(file.read_text())
     except OSError as error:
         raise InvalidInput(f"{file} cannot be read: {error.strerror}.") from None
-    except RepeatedKey as error:
-        raise InvalidInput(f"{file}: {error}.") from None
-    except (ValueError, RecursionError):
-        raise InvalidInput(f"{file} is neither YAML nor JSON.") from None
+    except (ValueError, RecursionError) as error:
+        raise unreadable(file, error) from None
     bot = None
     if isinstance(data, dict) and isinstance(data.get("messages"), list):
         bot = data.get("bot")

@@ -160,7 +160,7 @@ def read_request(file: Path, kind: type[Request]) -> Request:
     from pydantic import ValidationError
 
     from guanaco.errors.validation import one_sentence
-    from guanaco.yaml_files import RepeatedKey, parse_yaml
+    from guanaco.yaml_files import parse_yaml, unreadable
 
     try:
         found = parse_yaml(file.read_text())
@@ -168,10 +168,8 @@ def read_request(file: Path, kind: type[Request]) -> Request:
             raise InvalidInput(f"{file} holds no fields: write them as `name: value`, one a line.")
         return kind.model_validate(found)
     except ValidationError as error:
-        raise InvalidInput(f"{file}: {one_sentence(error)}") from None
+        raise InvalidInput(f"{file}: {one_sentence(error, kind)}") from None
     except OSError as error:
         raise InvalidInput(f"{file} cannot be read: {error.strerror}.") from None
-    except RepeatedKey as error:
-        raise InvalidInput(f"{file}: {error}.") from None
-    except (ValueError, RecursionError):
-        raise InvalidInput(f"{file} is neither YAML nor JSON.") from None
+    except (ValueError, RecursionError) as error:
+        raise unreadable(file, error) from None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, get_args
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError
+    from pydantic import BaseModel, ValidationError
 
 MAPPING = "It should map names to values"
 PATTERNS = {
@@ -17,16 +18,26 @@ PATTERNS = {
 }
 
 
-def problems_of(error: ValidationError) -> Iterator[tuple[str, str]]:
-    """Yield, for each problem, where it is (``params.temperature``; empty for the whole) and one sentence."""
+def problems_of(
+    error: ValidationError, model: type[BaseModel] | None = None
+) -> Iterator[tuple[str, str]]:
+    """Yield, for each problem, where it is (``params.temperature``; empty for the whole) and one sentence.
+
+    Args:
+        error: What pydantic found.
+        model: The model that was validated, whose nearest field is named where one does not exist.
+    """
     for problem in error.errors(include_url=False):
         place = ".".join(str(part) for part in problem["loc"])
-        yield place, f"{plain_words(problem)}."
+        meant = _meant(problem, model)
+        yield place, f"{plain_words(problem)}{meant}."
 
 
-def one_sentence(error: ValidationError) -> str:
+def one_sentence(error: ValidationError, model: type[BaseModel] | None = None) -> str:
     """Join all problems into one line."""
-    return " ".join(f"{place}: {text}" if place else text for place, text in problems_of(error))
+    return " ".join(
+        f"{place}: {text}" if place else text for place, text in problems_of(error, model)
+    )
 
 
 def plain_words(problem: Mapping[str, Any]) -> str:
@@ -35,6 +46,42 @@ def plain_words(problem: Mapping[str, Any]) -> str:
     if write is not None and (written := write(problem)) is not None:
         return written
     return str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
+
+
+def _meant(problem: Mapping[str, Any], model: type[BaseModel] | None) -> str:
+    """Name the field that an unknown one is nearest to."""
+    if model is None or problem["type"] != "extra_forbidden":
+        return ""
+    *place, name = (str(part) for part in problem["loc"])
+    near = get_close_matches(name, _fields_at(model, place), n=1)
+    return f"; perhaps you mean {near[0]}" if near else ""
+
+
+def _fields_at(annotation: Any, place: list[str]) -> list[str]:
+    """Return the names of the fields at a place in a model, or in any of the types of a union."""
+    fields = getattr(annotation, "model_fields", None)
+    if fields is None:
+        return [name for part in get_args(annotation) for name in _fields_at(part, place)]
+    if not place:
+        return list(fields)
+    if place[0] in fields:
+        return _fields_at(fields[place[0]].annotation, place[1:])
+    return _fields_at(annotation, place[1:])  # the number of an item, or the tag of a union
+
+
+def _unknown_field(_problem: Mapping[str, Any]) -> str:
+    return "There is no such field"
+
+
+def _only(problem: Mapping[str, Any]) -> str | None:
+    """Say the one value that is possible, as JSON writes it."""
+    expected = str(problem["ctx"]["expected"])
+    written = {"True": "true", "False": "false", "None": "null"}.get(expected, expected)
+    return None if " or " in expected else f"It can only be {written} here"
+
+
+def _null(_problem: Mapping[str, Any]) -> str:
+    return "It can only be null here"
 
 
 def _mapping(problem: Mapping[str, Any]) -> str:
@@ -79,4 +126,7 @@ BY_TYPE: dict[str, Callable[[Mapping[str, Any]], str | None]] = {
     "too_long": _too_long,
     "timezone_aware": _time_zone,
     "string_pattern_mismatch": _pattern,
+    "extra_forbidden": _unknown_field,
+    "literal_error": _only,
+    "none_required": _null,
 }

@@ -26,6 +26,8 @@ async def test_a_body_that_is_not_json_is_named(database: Database) -> None:
         "/conversations", content="{}", headers={"Content-Type": "text/plain"}
     )
     assert "Content-Type: application/json" in await refused(untyped)
+    empty = await http.post("/conversations", headers=JSON)
+    assert "no body" in await refused(empty)
 
 
 async def test_a_nul_is_refused_in_every_field(database: Database) -> None:

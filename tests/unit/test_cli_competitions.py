@@ -65,7 +65,8 @@ def test_a_competition_is_put_of_a_file(server: Any, capsys: Any, tmp_path: Path
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("name: [", "neither YAML nor JSON"),
+        ("name: a\nentry: {\n", "neither YAML nor JSON: line 3: "),
+        ("name: a\nentry: {per_dev: 3}\n", "perhaps you mean per_developer."),
         ("name: a\nstarts_at: 2026-11-01T00:00:00\n", "starts_at: "),
         ("name: a\nstarts_at: 2026-11-01T00:00:00Z\nrules: 1\n", "rules: "),
     ],

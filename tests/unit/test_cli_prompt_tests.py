@@ -78,6 +78,6 @@ def test_a_wrong_file_is_one_sentence(server: Any, cases: Any, capsys: Any) -> N
         assert capsys.readouterr().err.count("error: ") == 1
     assert run(["prompt", "test", cases({"goldn": ""}), "chatml"]) == 2
     assert capsys.readouterr().err.endswith(
-        "cases.0.expect.goldn: Extra inputs are not permitted.\n"
+        "cases.0.expect.goldn: There is no such field; perhaps you mean golden.\n"
     )
     assert run(["prompt", "test", cases({"golden": ""})]) == 2

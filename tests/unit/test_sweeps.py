@@ -93,7 +93,13 @@ def test_a_prompt_file_is_found_beside_the_sweep(tmp_path: Path) -> None:
         ("- a", "sweep.yaml: It should map names to values."),
         ("", "sweep.yaml: It should map names to values, and is empty."),
         ("repo: a/b\nvariants: [{}]\nrepo: c/d", "sweep.yaml: line 3 repeats the key 'repo'."),
-        ("{", "neither YAML nor JSON"),
+        ("{", "neither YAML nor JSON: line 1: "),
+        ("repo: a/b\ngrids: {top_k: [1]}", "grids: There is no such field; perhaps you mean grid."),
+        ("repo: a/b\ngrid: {top_q: [1]}", "'top_q'; perhaps you mean top_p."),
+        (
+            "repo: a/b\nparams: {max_out_tokens: 9}\nvariants: [{}]",
+            "params.max_out_tokens: There is no such field; perhaps you mean max_output_tokens.",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, text: str, said: str) -> None:

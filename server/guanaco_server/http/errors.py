@@ -214,6 +214,8 @@ def describe_problems(problems: Sequence[Any]) -> str:
 
 
 def _describe(problem: Any) -> str:
+    if tuple(problem["loc"]) == ("body",) and problem["type"] == "missing":
+        return "The request has no body, which should be JSON"
     place = ".".join(
         str(part) for part in problem["loc"] if part not in ("body", "query", "header", "path")
     )
