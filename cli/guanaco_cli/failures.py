@@ -7,6 +7,7 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import typer
@@ -104,7 +105,7 @@ def _spelled(place: str, names: dict[str, str]) -> str | None:
 
 def _spellings(app: typer.Typer, arguments: Sequence[str]) -> dict[str, str]:
     """Return the options and arguments of the command that was typed, by the names of the fields that they set."""
-    command: Any = typer.main.get_command(app)
+    command = _tree(app)
     for word in arguments:
         command = getattr(command, "commands", {}).get(word, command)
     names = options_by_field(command)
@@ -116,3 +117,9 @@ def _spellings(app: typer.Typer, arguments: Sequence[str]) -> dict[str, str]:
             shown = max(param.opts, key=len)
             names |= {param.name: shown, shown.removeprefix("--").replace("-", "_"): shown}
     return names
+
+
+@cache
+def _tree(app: typer.Typer) -> Any:
+    """Build the tree of all commands, once in a process: that takes longer than most commands do."""
+    return typer.main.get_command(app)

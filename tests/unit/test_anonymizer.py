@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from guanaco_server.anonymization.anonymizer import DEFAULT_REGIONS, Anonymizer
@@ -53,7 +53,7 @@ def test_a_tag_is_never_found_again() -> None:
         assert anonymizer.text(once, "Sam") == once
 
 
-@pytest.mark.slow
+@settings(max_examples=40)
 @given(st.text(max_size=200), st.sampled_from(HIDDEN))
 def test_what_surrounds_it_neither_breaks_nor_lengthens_anything(
     around: str, line: tuple[str, str]

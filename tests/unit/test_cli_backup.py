@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,16 @@ from guanaco_server.runtime.data_dir import DataDir
 
 
 @pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> str:
+def data(
+    tmp_path: Path, migrated_sqlite: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> str:
     """The folder of a platform that has been prepared and has its key."""
     for name in os.environ:
         if name.startswith("GUANACO_"):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
-    run(["migrate", "--data-dir", "data"])
+    Path("data").mkdir(mode=0o700)
+    shutil.copy(migrated_sqlite, "data/guanaco.db")
     run(["first-key", "--data-dir", "data"])
     DataDir(tmp_path / "data").pseudonym_key()
     capsys.readouterr()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -26,6 +27,15 @@ def no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.fixture
+def prepared(tmp_path: Path, migrated_sqlite: Path) -> Path:
+    """The data folder of a platform whose database is migrated."""
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    shutil.copy(migrated_sqlite, data / "guanaco.db")
+    return data
+
+
 @pytest.mark.slow
 def test_migrating_twice_says_that_there_was_nothing_to_do(tmp_path: Path, capsys: Any) -> None:
     arguments = ["migrate", "--data-dir", str(tmp_path / "data")]
@@ -35,26 +45,21 @@ def test_migrating_twice_says_that_there_was_nothing_to_do(tmp_path: Path, capsy
     assert "already" in capsys.readouterr().err
 
 
-def test_the_first_key_is_shown_once_and_alone_on_stdout(tmp_path: Path, capsys: Any) -> None:
-    run(["migrate", "--data-dir", str(tmp_path / "data")])
-    capsys.readouterr()
-    assert run(["first-key", "--data-dir", str(tmp_path / "data")]) == 0
+def test_the_first_key_is_shown_once_and_alone_on_stdout(prepared: Path, capsys: Any) -> None:
+    assert run(["first-key", "--data-dir", str(prepared)]) == 0
     assert capsys.readouterr().out.strip().startswith("gk_")
-    assert run(["first-key", "--data-dir", str(tmp_path / "data")]) == 1
+    assert run(["first-key", "--data-dir", str(prepared)]) == 1
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "has an admin key already" in shown.err
 
 
-@pytest.mark.slow
-def test_admin_key_is_made_where_the_last_was_revoked(tmp_path: Path, capsys: Any) -> None:
-    data = tmp_path / "data"
-    run(["migrate", "--data-dir", str(data)])
-    assert run(["first-key", "--data-dir", str(data)]) == 0
+def test_admin_key_is_made_where_the_last_was_revoked(prepared: Path, capsys: Any) -> None:
+    assert run(["first-key", "--data-dir", str(prepared)]) == 0
     first = capsys.readouterr().out.strip()
-    with closing(sqlite3.connect(data / "guanaco.db")) as database, database:
+    with closing(sqlite3.connect(prepared / "guanaco.db")) as database, database:
         database.execute("update api_keys set revoked_at = created_at")
-    assert run(["first-key", "--data-dir", str(data)]) == 0
+    assert run(["first-key", "--data-dir", str(prepared)]) == 0
     assert capsys.readouterr().out.strip() not in ("", first)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,14 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.endswith("_") and name not in DOCUMENTED
 
 
+@cache
+def nodes(tree: ast.AST) -> Sequence[ast.AST]:
+    """A walk through all modules takes a second, and each search below needs one."""
+    return tuple(ast.walk(tree))
+
+
 def private_imports(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ImportFrom) and not node.level:
             module = (node.module or "").split(".")
             if module[0] not in OURS and any(
@@ -39,7 +46,7 @@ def private_imports(tree: ast.Module) -> Iterator[str]:
 
 def defined_names(tree: ast.AST) -> Iterator[str]:
     """Names that our own code gives to something: what it may use of other objects too."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -49,7 +56,7 @@ def defined_names(tree: ast.AST) -> Iterator[str]:
 
 
 def private_attributes(tree: ast.Module, ours: set[str]) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if (
             isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in ours
         ) or (
@@ -67,15 +74,15 @@ def inherited_names(tree: ast.Module) -> Iterator[str]:
     """Names that a class takes of a dependency's class, which it is derived from, and does not define itself."""
     theirs = {
         alias.asname or alias.name.split(".")[0]
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
         if _module(node, alias).split(".")[0] not in OURS
     }
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ClassDef) and theirs & set(map(_root, node.bases)):
             own = set(defined_names(node))
-            for used in ast.walk(node):
+            for used in nodes(node):
                 if (
                     isinstance(used, ast.Attribute)
                     and is_private(used.attr)

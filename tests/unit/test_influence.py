@@ -71,7 +71,7 @@ def has_turned(above: VoteCount, below: VoteCount, alpha: float, are_apart: bool
 def test_votes_named_by_influence_turn_a_pair_nearly_minimally(rule: RankingRule) -> None:
     """Against every set of up to two votes, on boards that are small enough to try them all."""
     rng, compared = random.Random(5), 0
-    for _ in range(12):
+    for _ in range(8):
         ballots = small_board(rng, rule)
         for found in BoardPairs(ballots).all_weakest():
             least = least_set(ballots, found.above, found.below)

@@ -110,12 +110,8 @@ def test_prompt_keeps_persona_and_newest_message_within_its_budget(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gpt_2", "llama_2", "unigram", "word_piece", "far_reaching"])
-@settings(max_examples=2, deadline=None)
-@given(st.integers(0, 1_000), st.integers(700, 1_500))
-def test_prompt_seldom_restarts_over_200_turns_and_drops_turns_forever(
-    kind: str, seed: int, budget: int
-) -> None:
-    random = Random(seed)
+def test_prompt_seldom_restarts_over_200_turns_and_drops_turns_forever(kind: str) -> None:
+    random, budget = Random(kind), 1_000
     said = [f"{n}. " + " ".join(random.choices(WORDS, k=random.randint(1, 8))) for n in range(399)]
     before, oldest, new_beginnings = "", -1, 0
     for end in range(1, len(said) + 1, 2):
