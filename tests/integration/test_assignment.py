@@ -234,7 +234,7 @@ async def test_with_a_seed_every_assignment_can_be_made_again(world: Assigning, 
     await world.limit("mid_v1", 4)
     http = await world.http(Role.BACKEND)
     given: dict[str, str] = {}
-    for number in range(12):
+    for number in range(8):
         conversation, submission = await world.begin(http, f"user-{number % 5}")
         given[conversation] = submission
         await world.greet(http, conversation)

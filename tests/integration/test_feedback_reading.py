@@ -97,7 +97,7 @@ async def test_a_csv_has_parameters_and_times_and_marks_deleted_turns(world: Web
 @pytest.mark.slow
 async def test_reading_goes_on_and_back_over_pages_in_both_orders(world: WebWorld) -> None:
     backend = await world.accounts.built_in("app", Role.BACKEND)
-    more = (("acme-tiny_v1", f"user-{number}", number % 2 == 0) for number in range(29))
+    more = (("acme-tiny_v1", f"user-{number}", number % 5 == 0) for number in range(29))
     await rate_all(world, backend, more)  # with the world's own more than a page
     ada = await signed_in(world, Role.DEVELOPER, "ada")
     oldest = [item["id"] for item in (await read(world, BASE, limit=100)).json()["items"]]
@@ -105,15 +105,17 @@ async def test_reading_goes_on_and_back_over_pages_in_both_orders(world: WebWorl
     for begin, expected in ((BASE, oldest[::-1]), (f"{BASE}?order=oldest", oldest)):
         forwards = await walk(ada, begin, "later")
         assert [rating_id for rating_id, _ in forwards] == expected
-        backwards = await walk(ada, forwards[-1][1], "earlier")
-        assert [rating_id for rating_id, _ in backwards] == expected[::-1]
+        backwards = await walk(ada, forwards[-1][1], "earlier", most=10)  # over a page's beginning
+        assert [rating_id for rating_id, _ in backwards] == expected[:19:-1]
     up = await walk(ada, f"{BASE}?rating=up", "later")
-    assert len(up) == 16
-    assert len(await walk(ada, up[-1][1], "earlier")) == 16
+    assert len(up) == 7
+    assert len(await walk(ada, up[-1][1], "earlier")) == 7
 
 
-async def walk(browser: httpx.AsyncClient, path: str, link: str) -> list[tuple[str, str]]:
-    """The chosen rating and its address, page after page, by following a link."""
+async def walk(
+    browser: httpx.AsyncClient, path: str, link: str, *, most: int = 100
+) -> list[tuple[str, str]]:
+    """The chosen rating and its address, page after page, by following a link to the end or ``most`` times."""
     seen = []
     while True:
         page = (await browser.get(path)).text
@@ -121,7 +123,7 @@ async def walk(browser: httpx.AsyncClient, path: str, link: str) -> list[tuple[s
         assert chosen, path
         seen.append((chosen[1], path))
         following = re.search(f'id="{link}" rel="\\w+" href="([^"]+)"', page)
-        if following is None:
+        if following is None or len(seen) == most:
             return seen
         path = html.unescape(following[1])
 
