@@ -9,7 +9,7 @@ import typer
 from guanaco_cli import words
 from guanaco_cli.connection import connect, transport
 from guanaco_cli.console import console
-from guanaco_cli.options import AsJson, Yes
+from guanaco_cli.options import AsJson, Yes, read_secret
 
 if TYPE_CHECKING:
     from guanaco.quotas import Quota
@@ -39,7 +39,7 @@ def login(
     from guanaco.profile import DEFAULT_URL, Profile, profile_path
 
     url = url or typer.prompt("Server", default=DEFAULT_URL, err=True)
-    key = key or typer.prompt("API key", hide_input=True, err=True)
+    key = key or read_secret("API key", "Give it with --key, or as a line of stdin.")
     profile = Profile(url, key.strip())
     with Client(profile.url, profile.key, transport=transport.get()) as client:
         identity = client.me()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
@@ -60,8 +61,18 @@ def read_hub_token(is_wanted: bool) -> str | None:
     """Return the developer's own Hub token. It is no option's value: those are seen in the list of processes."""
     if not is_wanted:
         return None
-    given: str = os.environ.get("HF_TOKEN") or typer.prompt("Hub token", hide_input=True, err=True)
-    return given.strip()
+    return os.environ.get("HF_TOKEN") or read_secret("Hub token", "Give it in HF_TOKEN.")
+
+
+def read_secret(name: str, hint: str) -> str:
+    """Ask for a secret, unseen; without a terminal it is the first line of stdin, and InvalidInput says so if there is none."""
+    if sys.stdin.isatty():
+        asked: str = typer.prompt(name, hide_input=True, err=True)
+        return asked.strip()
+    given = sys.stdin.readline().strip()
+    if not given:
+        raise InvalidInput(f"There is no terminal to ask for the {name} at.", hint=hint)
+    return given
 
 
 def _complete_presets(incomplete: str) -> list[str]:

@@ -232,6 +232,8 @@ async def test_the_board_says_it_filters_turns_and_exports(world: Board) -> None
 
 async def test_two_are_compared_side_by_side(world: Board) -> None:
     anyone = world.http_with({})
+    none = await anyone.get("http://test/compare", headers={"Accept": "text/html"})
+    assert "Choose two of the board" in none.text
     page = await anyone.get(f"http://test/compare?with={BAD}&with={GOOD}")
     assert page.status_code == 200, page.text
     assert f"Settled: {GOOD} is better than {BAD}." in page.text

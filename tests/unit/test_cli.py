@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -484,3 +485,18 @@ def test_hub_token_comes_from_the_environment_only_when_wanted(
     assert run(["submit", "org/model", "--no-wait"]) == 0
     assert [request.headers.get("X-Hub-Token") for request in script.requests] == ["hf_mine", None]
     assert b"hf_mine" not in script.requests[0].content
+
+
+def test_secrets_are_read_from_stdin_without_a_terminal(
+    server: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    script = server(httpx.Response(202, json=submission_json(status="queued")))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hf_piped\n"))
+    assert run(["submit", "org/model", "--no-wait", "--hub-token"]) == 0
+    assert script.requests[0].headers["X-Hub-Token"] == "hf_piped"
+    for command in (["submit", "org/model", "--hub-token"], ["login", "--url", "http://new.test"]):
+        assert run(command) == 2
+        said = capsys.readouterr().err
+        assert "There is no terminal to ask" in said
+        assert "Warning" not in said

@@ -29,7 +29,7 @@ PageNumber = Annotated[int, Query(ge=1, le=100_000)]
 SearchText = Annotated[str, Query(max_length=200)]
 CompetitionId = Annotated[str, Query(max_length=64)]
 Size = Annotated[str, Query(pattern=r"^(|[0-9]{1,4}(\.[0-9]{1,3})?)$")]
-Compared = Annotated[list[str], Query(alias="with", max_length=50)]
+Compared = Annotated[list[str], Query(alias="with", max_length=50, default_factory=list)]
 
 SIZES = (1, 3, 8, 15, 35, 80)  # billions of parameters
 CSV_COLUMNS = (

@@ -320,6 +320,8 @@ def check_stopping_words(words: Sequence[str], respelled: Sequence[str | None]) 
                 f"Content check `stopping words` failed: the tokenizer cannot spell the stopping word {word!r}; it makes {text!r} of it, so the word would never end a reply.",
                 hint="Submit again with stopping words that the model can write.",
             )
+    if not words:
+        return "The submission has no stopping words."
     if len(words) == 1:
         return "The tokenizer can spell the stopping word."
     return f"The tokenizer can spell all {len(words)} stopping words."
