@@ -59,13 +59,14 @@ def main() -> int:
     folder = Path(sys.argv[1])
     confined.confine(LIMITS, folder)
     try:
-        confined.tell(_refusal(folder))
+        confined.tell(refusal_of(folder))
     except MemoryError:
         return 1
     return 0
 
 
-def _refusal(folder: Path) -> str | None:
+def refusal_of(folder: Path) -> str | None:
+    """Return why the folder's templates cannot be used, None if they can. Call it in a confined process only."""
     try:
         config = _config(folder)
         for template in _templates(folder, config):
