@@ -74,7 +74,7 @@ class DuelService:
 
     async def list_battles(self, account: Account, conversation_id: str) -> list[BattleRecord]:
         """Return the battles of one's own conversation, oldest first."""
-        async with self._database.write() as session:
+        async with self._database.read() as session:
             await self._require_own(session, account, conversation_id)
             rows = await queries.of_conversation(session, conversation_id)
             stored = await self._editor.message_ids(session, conversation_id)
@@ -90,7 +90,8 @@ class DuelService:
             RatingSettled: It is too late, or the vote was changed too often.
             InvalidInput: Another reply was asked for after the conversation had gone on.
         """
-        async with self._database.write() as session:
+
+        async def vote(session: AsyncSession) -> BattleRecord:
             competition = await self._require_own(session, account, conversation_id)
             row = await queries.locked(session, battle_id)
             stored = await self._editor.message_ids(session, conversation_id)
@@ -108,7 +109,9 @@ class DuelService:
             read = _read(row)
             await session.flush()
             await keep_answer(session, read)
-        return read
+            return read
+
+        return await self._database.write_unit(vote)
 
     async def page(self, account: Account, submission_id: str, query: DuelQuery) -> DuelPage:
         """Return a submission's duels with the results that count; the other side has no name."""

@@ -74,7 +74,7 @@ class RatingChanger:
     async def change(
         self, account: Account, conversation_id: str, request: FeedbackRequest
     ) -> Rating:
-        async with self._database.write() as session:
+        async def change(session: AsyncSession) -> Rating:
             row = await self._changeable(session, account, conversation_id)
             before = FeedbackRequest(
                 thumbs_up=row.thumbs_up, text=row.text, may_be_quoted=row.may_be_quoted
@@ -89,11 +89,15 @@ class RatingChanger:
             await queries.copy_again(session, [conversation_id])
             return _read(row)
 
+        return await self._database.write_unit(change)
+
     async def withdraw(self, account: Account, conversation_id: str) -> None:
-        async with self._database.write() as session:
+        async def withdraw(session: AsyncSession) -> None:
             row = await self._changeable(session, account, conversation_id, is_withdrawn=True)
             await self._note(session, account, row, self._clock.now(), None)
             await queries.delete_ratings(session, [row.id])
+
+        await self._database.write_unit(withdraw)
 
     async def changes(self, account: Account, feedback_id: str) -> list[RatingChange]:
         async with self._database.write() as session:

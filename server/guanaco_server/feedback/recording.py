@@ -75,9 +75,12 @@ class RatingRecorder:
 
     async def _write(self, group: Sequence[PendingRating]) -> list[str | Exception]:
         """Write a group. If it fails, write each rating alone, so that an error reaches only the rating that causes it."""
+
+        async def insert(session: AsyncSession) -> list[Exception | None]:
+            return await self._insert(session, group)
+
         try:
-            async with self._database.write() as session:
-                refused = await self._insert(session, group)
+            refused = await self._database.write_unit(insert)
         except Exception as error:  # noqa: BLE001 - passed on to the caller
             if len(group) == 1:
                 return [error]

@@ -75,11 +75,14 @@ class ConversationEditor:
         self, account: Account, conversation_id: str, changes: ConversationChanges
     ) -> ConversationSummary:
         """Replace the app's notes."""
-        async with self._database.write() as session:
+
+        async def change(session: AsyncSession) -> ConversationSummary:
             row = await _own(session, account, conversation_id)
             row.app_metadata = changes.metadata
             last = await queries.last_messages(session, [row.id])
-        return _summary(row, last.get(row.id))
+            return _summary(row, last.get(row.id))
+
+        return await self._database.write_unit(change)
 
     async def edit(
         self, account: Account, conversation_id: str, message_id: str, changes: MessageChanges
@@ -166,14 +169,17 @@ class ConversationEditor:
         self, account: Account, conversation_id: str, message_id: str, thumbs_up: bool | None
     ) -> Message:
         """Note what the user thought of a reply; None takes it back. It does not count for the leaderboard."""
-        async with self._database.write() as session:
+
+        async def rate(session: AsyncSession) -> Message:
             await _own(session, account, conversation_id)
             row = _present(await queries.messages_of(session, [conversation_id]), message_id)
             if row.sender != Sender.BOT or row.is_imported:
                 raise InvalidInput("Only a reply of the model can be rated.")
             row.thumbs_up = thumbs_up
             await self._on_changed(session, [conversation_id])
-        return read_message(row)
+            return read_message(row)
+
+        return await self._database.write_unit(rate)
 
     @asynccontextmanager
     async def changing(self, account: Account, conversation_id: str) -> AsyncIterator[AsyncSession]:

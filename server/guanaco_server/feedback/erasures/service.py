@@ -139,15 +139,16 @@ class ErasureService:
         until: datetime | None = None,
     ) -> Erasure:
         """Erase what a user began ``until`` then. ``owner`` is the id of the account whose user it is, if it is known."""
-        messages = ratings = 0
-        known_as: dict[str, str] = {}
-        async with self._database.write() as session:
+
+        async def erase(session: AsyncSession) -> Erasure:
             owners = await self._conversations.lock_of_user(session, user_id, owner, until)
             account_ids = frozenset(owners.values()) | ({owner} if owner else frozenset())
             named = user_key(next(iter(account_ids), ""), user_id)
             pseudonym = self._pseudonyms.in_audit(
                 named
             )  # of one account, or AmbiguousUser was raised
+            messages = ratings = 0
+            known_as: dict[str, str] = {}
             for batch in _batches(tuple(owners)):
                 feedback_ids = await self._feedback.lock_of_conversations(session, batch)
                 known_as |= await self._known_as(session, feedback_ids, named)
@@ -160,13 +161,15 @@ class ErasureService:
                 ratings += len(feedback_ids)
             await self._audit.note(session, by, action, pseudonym)
             await queries.note_erasures(session, [entry] if entry else [])
-        return Erasure(
-            user=pseudonym,
-            known_as=known_as,
-            conversations=len(owners),
-            messages=messages,
-            ratings=ratings,
-        )
+            return Erasure(
+                user=pseudonym,
+                known_as=known_as,
+                conversations=len(owners),
+                messages=messages,
+                ratings=ratings,
+            )
+
+        return await self._database.write_unit(erase)
 
     async def erase_own(self, account: Account, request: ErasureRequest) -> Erasure:
         """Erase one of the account's own users. Only an admin names another account; Forbidden for anybody else."""
@@ -181,10 +184,13 @@ class ErasureService:
         async with self._database.read() as session:
             await self._conversations.own_of(session, account, conversation_id)
         entry = await self._enter(conversation=conversation_id)
-        async with self._database.write() as session:
+
+        async def delete(session: AsyncSession) -> None:
             found = await self._conversations.own_of(session, account, conversation_id)
             await self._delete(session, found)
             await queries.note_erasures(session, [entry])
+
+        await self._database.write_unit(delete)
         await self._database.empty_log()
 
     async def _delete(self, session: AsyncSession, found: RateableConversation) -> None:
@@ -240,10 +246,12 @@ class ErasureService:
                 await self._erase(_Platform(), ACTION_REPEATED, user_id, account_id, None, at)
 
     async def _delete_again(self, conversation_id: str) -> None:
-        async with self._database.write() as session:
+        async def delete(session: AsyncSession) -> None:
             found = (await chat_records.rateable(session, [conversation_id])).get(conversation_id)
             if found is not None:
                 await self._delete(session, found)
+
+        await self._database.write_unit(delete)
 
     async def _known_as(
         self, session: AsyncSession, feedback_ids: Sequence[str], named: str

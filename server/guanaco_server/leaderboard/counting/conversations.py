@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.chat.conversations import records as chat_records
-from guanaco_server.chat.conversations.records import RecordedConversation, RecordedMessage
+from guanaco_server.chat.conversations.records import MessageAsRead, RecordedConversation
 from guanaco_server.database.bulk import upsert
 from guanaco_server.feedback import records as feedback_records
 from guanaco_server.leaderboard.counting import queries
@@ -27,13 +27,14 @@ class ReadConversations:
     """Conversations as they were read. ``counts`` tell whether they have changed since."""
 
     counts: Mapping[str, int]
-    messages: Mapping[str, Sequence[RecordedMessage]]
+    messages: Sequence[MessageAsRead]
     rated: Set[str]
 
     def measured(self, definitions: Definitions) -> dict[str, Measurement]:
         """Measure each of them; it takes as long as there are messages."""
+        messages = chat_records.by_conversation(self.messages)
         return {
-            one: definitions.apply(self.messages.get(one, ()), is_rated=one in self.rated)
+            one: definitions.apply(messages.get(one, ()), is_rated=one in self.rated)
             for one in self.counts
         }
 
