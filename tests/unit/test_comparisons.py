@@ -249,6 +249,9 @@ def test_first_five_duels_of_a_user_are_tested() -> None:
     assert now.results_by_pair() == valid.results_by_pair()
     known = {"one": 0.3, "two": -0.1}
     assert now.dependence(known, "one") == valid.dependence(known, "one")
+    assert valid.dependence_by_rival("one") == {"two": pytest.approx(1.19, abs=0.01)}
+    assert valid.dependence_by_rival("three") == {"two": 1.0}
+    assert valid.dependence_by_rival("nobody") == {}
     latest = table.counted(OWNERS, ALWAYS, schema=6)
     assert latest.by_pair()["one", "two"] == (COUNTED_PER_USER, 1, 1)
     assert counted([]).by_pair() == DuelVotes().by_pair() == {}

@@ -82,6 +82,15 @@ def test_few_duels_take_less_or_more_than_foretold() -> None:
     assert missed <= 6
 
 
+def test_duels_that_depend_on_each_other_foretell_less() -> None:
+    duels = DuelCount(44, 20, 36)
+    alone = compare_duels(duels, margin=MARGIN, members=MEMBERS).foretold
+    clustered = compare_duels(duels, margin=MARGIN, members=MEMBERS, dependence=3.0).foretold
+    assert clustered.votes == alone.votes
+    assert (clustered.low or 0) < (alone.low or 0)
+    assert (clustered.high or math.inf) > (alone.high or math.inf)
+
+
 def test_a_range_surrounds_its_middle_and_narrows() -> None:
     few = compare(VoteCount(140, 60), VoteCount(134, 66), margin=MARGIN, members=20).foretold
     many = compare(VoteCount(560, 240), VoteCount(536, 264), margin=MARGIN, members=20).foretold

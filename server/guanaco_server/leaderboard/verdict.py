@@ -296,12 +296,14 @@ def _by_duels(
         return _verdict(competition, None, [], now)
     strengths = strengths_of(results_of(names, counts))
     others = sorted((one for one in shown if one != leader), key=lambda one: (-strengths[one], one))
+    dependence = duels.dependence_by_rival(leader)
     pairs = []
     for place, name in enumerate(others):
         found = compare_duels(
             duels_between(counts, leader, name),
             margin=competition.assignment.within,
             members=members_of(counts),
+            dependence=dependence.get(name, 1.0),
             foretells=place < FORETOLD,
         )
         pairs.append(_pair(name, found))

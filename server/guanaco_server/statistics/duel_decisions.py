@@ -65,6 +65,7 @@ def compare_duels(
     margin: float,
     members: int,
     alpha: float = ALPHA,
+    dependence: float = 1.0,
     foretells: bool = True,
 ) -> Comparison:
     """Compare a leader with one of ``members`` submissions by the duels of the two.
@@ -76,6 +77,7 @@ def compare_duels(
         margin: By how much less than a half the chance to be preferred may be.
         members: How many submissions are compared in all.
         alpha: The chance of ever calling any leader so wrongly beside the best one.
+        dependence: How many times less these duels tell than independent ones would (strength_prior.py), for what is foretold; the claim needs no such figure.
         foretells: Estimate the duels that are still needed.
 
     Returns:
@@ -86,7 +88,9 @@ def compare_duels(
         return Comparison(is_better=True, is_within=True)
     if evidence_of_duels(duels, margin) >= needed:
         return Comparison(is_better=False, is_within=True)
-    foretold = duels_until(duels, margin=margin, needed=needed) if foretells else NOTHING
+    foretold = NOTHING
+    if foretells:
+        foretold = duels_until(duels, margin=margin, needed=needed, dependence=dependence)
     return Comparison(is_better=False, is_within=False, foretold=foretold)
 
 
@@ -121,17 +125,19 @@ def fewest_duels(duels: DuelCount, *, margin: float, needed: float) -> int | Non
     return high
 
 
-def duels_until(duels: DuelCount, *, margin: float, needed: float) -> Foretold:
+def duels_until(
+    duels: DuelCount, *, margin: float, needed: float, dependence: float = 1.0
+) -> Foretold:
     """Foretell how many more duels of the two bring the evidence; nothing if none would, or none were held.
 
-    Duels of one user are taken for independent, so where users differ much the range is somewhat too narrow.
+    Duels of one user depend on each other, so the variance of the lead is ``dependence`` times as great as their number says.
     """
     total = duels.total
     if not total or (mean := (duels.won + duels.tied / 2) / total) <= 0.5 - margin:
         return NOTHING
     squares = (duels.won + 0.5 + duels.tied / 4) / (total + 1)  # one more result of each side
     drawn = (mean * total + 0.5) / (total + 1)
-    error = math.sqrt((squares - drawn * drawn) / total)
+    error = math.sqrt(dependence * (squares - drawn * drawn) / total)
 
     def is_enough(times: float, deviations: float) -> bool:
         shift = min(max(deviations * error * total, -duels.won), duels.lost)

@@ -136,6 +136,29 @@ class DuelVotes:
         users, place = rows["user"].astype(np.int64), self.submissions.index(leader)
         return dependence_of(users, first, second, worths, expected, place)
 
+    def dependence_by_rival(self, leader: str) -> dict[str, float]:
+        """Return how many times less the tested duels of a leader and each rival tell than independent ones: what is foretold of the two is of these alone."""
+        import numpy as np
+
+        if leader not in self.counts():
+            return {}
+        rows, mine = self._tested(), self.submissions.index(leader)
+        rows = rows[(rows["a"] == mine) | (rows["b"] == mine)]
+        rivals = np.where(rows["a"] == mine, rows["b"], rows["a"])
+        order = np.argsort(rivals, kind="stable")
+        begins = np.flatnonzero(np.diff(rivals[order], prepend=-1))
+        worths = np.where(rows["outcome"] == BAD, HALF, rows["outcome"]) / WON
+        worths = np.where(rows["a"] == mine, worths, 1 - worths)
+        found = {}
+        for places in np.split(order, begins[1:]):
+            seen = worths[places]
+            sides = np.zeros(len(places), dtype=np.int64), np.ones(len(places), dtype=np.int64)
+            expected = np.full(len(places), seen.mean())
+            users = rows["user"][places].astype(np.int64)
+            name = self.submissions[int(rivals[places[0]])]
+            found[name] = dependence_of(users, *sides, seen, expected, 0)
+        return found
+
     def _tested(self) -> Rows:
         """Return the first duels of each user on each pair, in the order of their first votes."""
         import numpy as np
