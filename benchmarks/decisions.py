@@ -96,9 +96,9 @@ def season(seed: int, within: float, users: Users) -> Season:
     up, total = [0] * SUBMISSIONS, [0] * SUBMISSIONS
     found: Season = {}
     asked: dict[str, Callable[[list[VoteCount], int], bool]] = {
-        "always valid": partial(_is_shown, within=within),
+        "always valid": partial(is_shown, within=within),
         **{
-            f"Bayes, {name}": partial(_is_likely, within=within, prior=prior)
+            f"Bayes, {name}": partial(is_likely, within=within, prior=prior)
             for name, prior in priors.items()
         },
     }
@@ -116,7 +116,7 @@ def season(seed: int, within: float, users: Users) -> Season:
             total[place] += 1
             up[place] += chance.random() < users.chance(ratios[place], taste)
         votes = [VoteCount(up[place], total[place] - up[place]) for place in range(SUBMISSIONS)]
-        leader = _leader(votes)
+        leader = leader_of(votes)
         for name, is_claimed in asked.items():
             if name not in found and is_claimed(votes, leader):
                 found[name] = Decided(sum(total), truth[leader] < best - within)
@@ -135,7 +135,7 @@ def _fitted(seed: int, submissions: int, spread: tuple[int, int]) -> BetaPrior:
     return fit_prior(past)
 
 
-def _leader(votes: Sequence[VoteCount]) -> int:
+def leader_of(votes: Sequence[VoteCount]) -> int:
     """Return the first on the board: the highest lower end."""
     alpha = shared_alpha(len(votes))
     return max(
@@ -144,7 +144,7 @@ def _leader(votes: Sequence[VoteCount]) -> int:
     )
 
 
-def _is_shown(votes: list[VoteCount], leader: int, within: float) -> bool:
+def is_shown(votes: list[VoteCount], leader: int, within: float) -> bool:
     others = [place for place in range(len(votes)) if place != leader]
     others.sort(key=lambda place: -votes[place].up / max(votes[place].total, 1))
     return all(
@@ -156,6 +156,6 @@ def _is_shown(votes: list[VoteCount], leader: int, within: float) -> bool:
     )
 
 
-def _is_likely(votes: list[VoteCount], leader: int, within: float, prior: BetaPrior) -> bool:
+def is_likely(votes: list[VoteCount], leader: int, within: float, prior: BetaPrior) -> bool:
     others = [one for place, one in enumerate(votes) if place != leader]
     return chance_within(votes[leader], others, within, prior) >= CLAIMED

@@ -3,7 +3,7 @@
     make bench-evidence ARGS='--seasons=100'
     make bench-evidence ARGS='--only=decide,settle --worlds="by 0.25,not at all"'
 
-Twelve kinds of seasons, all from one seed, the first three looked at every 500 ratings:
+Thirteen kinds of seasons, all from one seed, the first three looked at every 500 ratings:
 equal      20 submissions of the same ratio: how often was one ever shown above another?
 differ     ratios from Beta(12, 8), users who differ by their own taste and by the day, and Thompson sampling, which follows what is
            shown: how often was a submission's interval ever beside the mean chance of those who rated it?
@@ -17,6 +17,7 @@ decide     ratios from Beta(12, 8), a look every 100 ratings: after how many rat
            five times, and by the other policies.
 claim      the duels of settle until Bayes' rule says so with 95 %, under the right prior, one fitted to past seasons and two wrong ones, each of which the season's
            own duels correct, and each taken as known.
+change     seasons whose best one changes half way, at once, slowly or by a newcomer: what do intervals and claims say then, of those who rated and of now?
 forecast   two submissions after 100 duels: how often does a verdict take fewer or more than foretold, where a user gives one, two or five of these?
 settle     the same by duels: the pairs that `decide` chooses and the test of their duels, for users who differ more or less, a look every 50 duels.
 Prints a table, then one line of JSON.
@@ -39,6 +40,7 @@ from numpy.typing import NDArray
 
 from benchmarks import (
     asked_seasons,
+    changing_seasons,
     control_variates,
     decisions,
     duel_claims,
@@ -312,7 +314,7 @@ def show(figures: dict[str, Any]) -> None:
         for name, one in figures.get(kind, {}).items():
             said = ", ".join(f"{what} {value:,.4f}" for what, value in one.items())
             print(f"{kind}, {name}: {said}")
-    for kind in ("forecast",):
+    for kind in ("change", "forecast"):
         for name, one in figures.get(kind, {}).items():
             for what, value in one.items():
                 print(f"{f'{kind}: {name}, {what}':<100}{value:>9,.4g}")
@@ -364,6 +366,7 @@ KINDS: dict[str, Callable[[int, int, Sequence[str]], dict[str, Any]]] = {
     ),
     "decide": lambda seed, seasons, _: decided_seasons(seed, seasons),
     "claim": lambda seed, seasons, _: claimed_seasons(seed, seasons),
+    "change": lambda seed, seasons, _: changing_seasons.kinds(seed, seasons),
     "forecast": lambda seed, seasons, _: forecasts.kinds(seed, seasons),
     "settle": settled_seasons,
 }
