@@ -113,9 +113,16 @@ async def test_shards_and_tensors_of_many_pieces_keep_their_bytes(
 
 
 async def test_a_chat_template_is_tried_out_and_stored(
-    hub: RoughHub, store: LocalStore, tmp_path: Path
+    hub: RoughHub, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The confined job may write to its own folder alone, and the child that tries the template out says what it found."""
+    """The confined job may write to its own folder alone, and the child that tries the template out says what it found.
+
+    That folder is below one that is closed to others, as a platform's data folder is.
+    """
+    closed = tmp_path / "closed"
+    (closed / "job").mkdir(parents=True)
+    closed.chmod(0o700)
+    monkeypatch.setenv("TMPDIR", str(closed / "job"))
     template = "{% for message in messages %}{{ message.content }}{% endfor %}"
     (hub.root / REPO / "chat_template.jinja").write_text(template)
     await make_artifact(store, job_for(hub))

@@ -37,6 +37,19 @@ def drop_capabilities() -> None:
     _keep_capabilities(0)
 
 
+def keep_reading() -> bool:
+    """Drop all capabilities but the one to read every file, which the child of such a process inherits.
+
+    Only for a process whose files Landlock limits. Return False if this process is root or has not inherited it.
+    """
+    if os.geteuid() == 0 or MACHINE not in CAPSET:
+        return False
+    with suppress(OSError):  # capset refuses what the process does not have
+        _keep_capabilities(1 << DAC_READ_SEARCH)
+        return True
+    return False
+
+
 def _keep_capabilities(kept: int) -> None:
     """Drop all others; ``kept`` has a bit for each, and those are inherited by the programs that it starts."""
     if MACHINE not in CAPSET:

@@ -66,9 +66,13 @@ def confine_computation() -> None:
 
 
 def confine_checker(folder: Path) -> None:
-    """Leave this process computing, its open files, and reading and writing in one folder."""
+    """Leave this process computing, its open files, and reading and writing in one folder.
+
+    The folder may lie below one that is closed to others, so a serializer job's child reads on by the job's capability.
+    """
     _confine(Access(reads=_libraries(), writes=(folder,)))
-    _try(privileges.drop_capabilities)
+    if not (landlock.version() and privileges.keep_reading()):
+        _try(privileges.drop_capabilities)
     _only((*seccomp.COMPUTE, *seccomp.FILES))
 
 
