@@ -6,7 +6,6 @@ import asyncio
 import gc
 import os
 import shutil
-import sys
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -24,6 +23,8 @@ from guanaco_server.database.migrations import upgrade
 from tests.fixtures import s3
 from tests.fixtures.endings import end_all
 from tests.fixtures.engine_interpreter import EngineInterpreter
+from tests.fixtures.forked import begin_forks
+from tests.fixtures.lent_fork_server import LentForkServer
 from tests.fixtures.postgres import MissingPostgresError, PostgresServer, running_server
 from tests.fixtures.s3 import S3Server
 from tests.fixtures.statements import keep_dialect, share_compiled
@@ -114,24 +115,30 @@ def engine_python() -> Path:
 
 
 @pytest.fixture(scope="session")
-def engine_interpreter(
-    engine_python: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[EngineInterpreter]:
-    """One for all tests that ask vLLM's own code something without starting a server."""
-    with EngineInterpreter(engine_python, tmp_path_factory.mktemp("engine")) as interpreter:
-        yield interpreter
+def engine_forks(engine_python: Path) -> None:
+    """The process that has imported vLLM, once for all workers; what they start warm forks its model servers from it."""
+    begin_forks(engine_python)
+
+
+@pytest.fixture
+def clusters_fork(engine_forks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have this process's own clusters do so too."""
+    monkeypatch.setattr(fork_server_module, "ForkServerProcess", LentForkServer)
 
 
 @pytest.fixture(scope="session")
-def fork_server(
-    engine_python: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ForkServerProcess]:
-    """One process that has imported vLLM, for all tests that start a model server without a platform."""
-    path = {"PYTHONPATH": ":".join(sys.path)}
-    process = ForkServerProcess(tmp_path_factory.mktemp("nursery"), engine_python, path, "tests")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(fork_server_module, "CLAIM_S", 280.0)  # there is no other way to start it
-        yield process
+def engine_interpreter(
+    engine_forks: None, tmp_path_factory: pytest.TempPathFactory
+) -> EngineInterpreter:
+    """For tests that ask vLLM's own code something without starting a server."""
+    return EngineInterpreter(tmp_path_factory.mktemp("engine"))
+
+
+@pytest.fixture(scope="session")
+def fork_server(engine_forks: None) -> Iterator[ForkServerProcess]:
+    """For all tests that start a model server without a platform."""
+    process = LentForkServer()
+    yield process
     asyncio.run(process.stop())
 
 

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import psutil
 import pytest
 
 from guanaco import Client
@@ -27,6 +26,7 @@ from tests.e2e.test_redeploy_killed import assert_nothing_is_left, is_in, publis
 from tests.e2e.test_served_by_vllm import REAL_ENGINE
 from tests.fixtures.fake_kubernetes import statuses
 from tests.fixtures.fake_kubernetes.store import Json
+from tests.fixtures.forked import kill_server, pods_fork
 from tests.fixtures.hub import ControlledHub
 from tests.fixtures.kubernetes import FakeWorld, fake_world, shell
 from tests.fixtures.lora_repos import make_lora_repo
@@ -99,13 +99,18 @@ def test_from_submit_to_feedback_to_teardown_leaves_no_object(world: FakeWorld, 
     eventually(lambda: _left(world) == [], "cluster without an object of ours")
 
 
-@pytest.mark.timeout(900)  # vLLM is imported twice: for the submission, and for the next one
+@pytest.mark.timeout(900)  # a pod imports vLLM
 def test_submission_is_served_by_vllm_in_a_waiting_pod(
-    world: FakeWorld, start_platform: StartPlatform, settings: dict[str, object]
+    world: FakeWorld,
+    start_platform: StartPlatform,
+    settings: dict[str, object],
+    engine_forks: None,
 ) -> None:
+    """The pod imports vLLM itself. That which takes its place in the pool is forked."""
     pools = {"small": {"size": 1}}
     up = start_platform(**settings, **REAL_ENGINE, kubernetes_pools=pools, engine_cache_bytes=0)
     (waiting,) = eventually(lambda: _waiting(world), "pod that waits", 300)
+    pods_fork(world.kubelet)
     developer, app = up.client(Role.DEVELOPER, "ada"), up.client(Role.BACKEND, "app")
     submission = developer.wait(developer.submit("acme/tiny", name="Tiny").id)
     assert submission.status is Status.DEPLOYED, submission.failure
@@ -279,7 +284,9 @@ def test_adapter_is_served_by_its_bases_pod_after_kill_9(
     start_platform: StartPlatform,
     settings: dict[str, object],
     hub: ControlledHub,
+    engine_forks: None,
 ) -> None:
+    pods_fork(world.kubelet)
     for seed, name in enumerate(("one", "two"), 1):
         make_lora_repo(hub.root / "acme" / name, hub.root / "acme" / "tiny", seed=seed)
     world.kubelet.back_off_s = 0.2
@@ -300,8 +307,7 @@ def test_adapter_is_served_by_its_bases_pod_after_kill_9(
 
     (pod,) = world.kubelet.pods(deployment["metadata"]["name"])
     before = world.kubelet.processes[pod["metadata"]["uid"]]
-    for process in psutil.Process(before.pid).children(recursive=True):
-        process.kill()
+    kill_server(before.folder)
     for talk in talks:
         eventually(partial(_replies, app, talk.conversation_id), "reply", 300)
     of_second = next(talk for talk in talks if talk.submission_id == second.id)

@@ -15,7 +15,11 @@ from tests.fixtures.lora_repos import make_lora_repo
 from tests.fixtures.named_models import make_named_repo
 from tests.fixtures.up import eventually
 
-pytestmark = pytest.mark.engine
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.timeout(900),  # the first one waits for the imports
+    pytest.mark.usefixtures("engine_forks"),
+]
 
 SLEEPS_AT_ONCE: dict[str, object] = {
     "feedback_target": 1,

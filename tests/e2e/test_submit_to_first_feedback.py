@@ -29,6 +29,7 @@ def test_a_developer_reads_the_first_feedback_within_five_minutes(
     settings: dict[str, object] = {}
     if outgrown:
         settings["engine_command"] = "null"
+        request.getfixturevalue("engine_forks")
         postgres = request.getfixturevalue("postgres")
         settings["database_url"] = postgres.url(postgres.create()).replace("+psycopg", "")
         settings |= request.getfixturevalue("rclone").settings()

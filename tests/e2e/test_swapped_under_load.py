@@ -11,7 +11,7 @@ import pytest
 
 from tests.fixtures.postgres import find_binaries
 
-pytestmark = [pytest.mark.engine, pytest.mark.postgres]
+pytestmark = [pytest.mark.engine, pytest.mark.postgres, pytest.mark.usefixtures("engine_forks")]
 ROOT = Path(__file__).parents[2]
 SWAPS, KILLS = 3, 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from guanaco.submissions import GenerationParams
 from guanaco_server.artifacts.stores.local import LocalStore
 from guanaco_server.clusters.cluster import DeploymentSpec, ReplicaPhase
 from guanaco_server.clusters.local.cluster import LocalCluster
-from guanaco_server.clusters.local.fork_server import ForkServerProcess
 from guanaco_server.demo.hub_server import LocalHub
 from guanaco_server.demo.tiny_repo import make_tiny_repo
 from guanaco_server.deployments.engines.specs import AdapterLimits
@@ -30,7 +29,6 @@ from guanaco_server.formats.control import TOKEN_VARIABLE
 from guanaco_server.formats.manifest import TENSORS_NAME
 from guanaco_server.serializer.task import Adapter, Merge, Source
 from tests.fixtures.artifacts import flip_byte
-from tests.fixtures.forked import clusters_fork_from
 from tests.fixtures.lora_repos import CHANGED, make_lora_repo
 from tests.fixtures.serializer_jobs import IMPORTS, job_for, make_artifact, source_of
 from tests.fixtures.swapping import machine
@@ -49,15 +47,9 @@ LIMITS = AdapterLimits(max_rank=8, at_once=2, kept=4)
 pytestmark = [
     pytest.mark.timeout(1_400),
     pytest.mark.engine,
+    pytest.mark.usefixtures("clusters_fork"),
     pytest.mark.skipif(not PYTHON.exists(), reason="scripts/setup-engine has not been run"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def shared_imports(fork_server: ForkServerProcess) -> Iterator[None]:
-    """All servers are forked from one process, because its imports take longer than a server's start."""
-    with clusters_fork_from(fork_server):
-        yield
 
 
 def adapter_of(hub: LocalHub, repo: str) -> Adapter:

@@ -1,6 +1,7 @@
 """A pool's pod on the fake Kubernetes with real vLLM: it waits, is claimed over its control port, serves and is swapped.
 
-Its server is forked from the process that all tests share; that a pod imports vLLM itself is in test_kubernetes_journey.py.
+Its server is forked from the process that a run of the tests shares; that a pod imports vLLM itself is in
+test_kubernetes_journey.py.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from guanaco_server.artifacts.stores.local import LocalStore
 from guanaco_server.clusters.cluster import DeploymentSpec
 from guanaco_server.clusters.kubernetes.cluster import KubernetesCluster
 from guanaco_server.clusters.kubernetes.options import PodPool
-from guanaco_server.clusters.local.fork_server import ForkServerProcess
 from guanaco_server.demo.hub_server import LocalHub
 from guanaco_server.deployments.model_servers.model_server import (
     Generation,
@@ -28,7 +28,7 @@ from guanaco_server.deployments.model_servers.vllm import VllmServer
 from guanaco_server.formats.control import TOKEN_VARIABLE
 from tests.fixtures.fake_kubernetes.processes import PodProcess
 from tests.fixtures.fake_kubernetes.store import Json
-from tests.fixtures.forked import kill_server, pods_fork_from
+from tests.fixtures.forked import kill_server, pods_fork
 from tests.fixtures.kubernetes import FakeWorld, fake_world, seen, until
 from tests.fixtures.named_models import LLAMA, make_named_repo
 from tests.fixtures.pools import warm
@@ -43,8 +43,9 @@ TOKEN = "the server's"
 
 
 @pytest.fixture
-def world(tmp_path: Path, fork_server: ForkServerProcess) -> Iterator[FakeWorld]:
-    with pods_fork_from(fork_server), fake_world(tmp_path) as world:
+def world(tmp_path: Path, engine_forks: None) -> Iterator[FakeWorld]:
+    with fake_world(tmp_path) as world:
+        pods_fork(world.kubelet)
         yield world
 
 
@@ -54,12 +55,7 @@ async def test_claimed_vllm_is_swapped_and_reloads_its_model_after_kill(
 ) -> None:
     says = await _make_artifacts(tmp_path)
     command = (str(engine_python), "-m", "guanaco_server.engine.serve")
-    options = replace(
-        world.options(),
-        pools=(PodPool("small", 1),),
-        engine_command=command,
-        warm_module="tests.fixtures.forked_engine",
-    )
+    options = replace(world.options(), pools=(PodPool("small", 1),), engine_command=command)
     specs = [_spec(command, tmp_path / "artifacts" / key) for key in KEYS]
     world.kubelet.back_off_s = 0.2
     cluster, vllm = KubernetesCluster(world.api(), options), VllmServer()
@@ -127,7 +123,7 @@ async def _kill_and_wait(world: FakeWorld, pod: Json) -> None:
     """Kill the model server with its engine, and wait until the container has started again."""
     uid = pod["metadata"]["uid"]
     before: PodProcess = world.kubelet.processes[uid]
-    kill_server(before)
+    kill_server(before.folder)
 
     async def is_another() -> bool:
         return world.kubelet.processes.get(uid, before) is not before

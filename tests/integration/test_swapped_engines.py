@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from guanaco_server.artifacts.stores.local import LocalStore
 from guanaco_server.artifacts.stores.s3 import S3Store
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.clusters.cluster import ReplicaPhase
-from guanaco_server.clusters.local.fork_server import ForkServerProcess
 from guanaco_server.demo.hub_server import LocalHub
 from guanaco_server.deployments.model_servers.model_server import (
     HoldsAnotherModel,
@@ -23,7 +21,6 @@ from guanaco_server.deployments.model_servers.model_server import (
 from guanaco_server.formats.manifest import TENSORS_NAME
 from guanaco_server.formats.shape import SWAPPABLE, swap_refusal
 from tests.fixtures.artifacts import flip_byte
-from tests.fixtures.forked import clusters_fork_from
 from tests.fixtures.named_models import (
     LLAMA,
     Family,
@@ -46,15 +43,9 @@ PARTS = 3  # of the table's rows, each of which ends within the suite's limit on
 pytestmark = [
     pytest.mark.timeout(900),  # the first one waits for the imports
     pytest.mark.engine,
+    pytest.mark.usefixtures("clusters_fork"),
     pytest.mark.skipif(not PYTHON.exists(), reason="scripts/setup-engine has not been run"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def shared_imports(fork_server: ForkServerProcess) -> Iterator[None]:
-    """All servers are forked from one process, because its imports take longer than a server's start."""
-    with clusters_fork_from(fork_server):
-        yield
 
 
 async def make_artifacts(

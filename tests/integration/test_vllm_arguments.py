@@ -14,7 +14,10 @@ from guanaco_server.recipes.presets import QWEN3_235B_FP8
 from guanaco_server.recipes.recipe import Fleet, Needs, choose, to_vllm_args
 from tests.fixtures.engine_interpreter import EngineInterpreter
 
-pytestmark = pytest.mark.engine
+pytestmark = [
+    pytest.mark.timeout(900),  # the first one waits for the imports
+    pytest.mark.engine,
+]
 
 ARGUMENTS = f"""
 import json, sys

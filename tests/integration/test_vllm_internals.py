@@ -208,7 +208,10 @@ SAVED_TWICE = [
     ),
 ]
 
-pytestmark = pytest.mark.engine
+pytestmark = [
+    pytest.mark.timeout(900),  # the first one waits for the imports
+    pytest.mark.engine,
+]
 
 
 def imported_names() -> dict[str, list[str]]:

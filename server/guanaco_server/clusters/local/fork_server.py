@@ -152,7 +152,7 @@ class ForkServerProcess:
 
     async def fork(self, order: Order, log: int) -> ForkedServer | None:
         """Have it fork a server, after its imports. Return None if it does not; then there is no server."""
-        priority.lower_until_raised(self._process.pid)
+        priority.lower_until_raised(self.pid)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
