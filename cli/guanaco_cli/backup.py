@@ -5,6 +5,7 @@ For operators: they work on the data itself, with the platform's settings, wheth
 
 from __future__ import annotations
 
+import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +19,8 @@ from guanaco_cli.installation import needs_platform, read_settings
 from guanaco_cli.options import AsJson, Config, DataDir
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from guanaco_server.backups.document import BackupDocument
     from guanaco_server.backups.making import MadeBackup
     from guanaco_server.backups.verifying import CheckedSeason, Proof
@@ -58,7 +61,7 @@ def backup(
     if as_json:
         console.json({"path": str(made.path), "took_s": made.took_s} | _plain(made.document))
         return
-    _tell(made)
+    _tell(made, {"--data-dir": data_dir, "--config": config, "--to": to})
 
 
 @app.command("list", epilog="Example: guanaco backup list --to /mnt/backups")
@@ -246,7 +249,8 @@ def _moment(text: str | None) -> datetime | None:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def _tell(made: MadeBackup) -> None:
+def _tell(made: MadeBackup, given: Mapping[str, Path | None]) -> None:
+    """Say what was made; ``given`` has the options that say where, which the next command needs too."""
     document = made.document
     console.line(str(made.path))
     rows = f", {sum(document.rows.values()):,} rows" if document.rows is not None else ""
@@ -260,7 +264,10 @@ def _tell(made: MadeBackup) -> None:
         console.say(f"Removed: {', '.join(path.name for path in made.removed)}.")
     if made.is_on_the_same_disk:
         console.warn("It is on the same disk as the database. --to names a folder on another one.")
-    console.say("Next: `guanaco backup verify` proves that it can be restored.")
+    verify = ["guanaco", "backup", "verify"]
+    for option, path in given.items():
+        verify += [] if path is None else [option, str(path)]
+    console.say(f"Next: `{shlex.join(verify)}` proves that it can be restored.")
 
 
 def _tell_proof(proof: Proof) -> None:

@@ -39,6 +39,7 @@ def test_a_backup_is_made_listed_verified_and_restored(data: str, capsys: Any) -
     path = shown.out.strip()
     assert Path(path).parent.name == "kept"
     assert "does not hold pseudonym_key: keep a copy of" in shown.err
+    assert "Next: `guanaco backup verify --data-dir data --to kept`" in shown.err
     assert run(["backup", "list", *here, "--to", "kept", "--json"]) == 0
     (listed,) = json.loads(capsys.readouterr().out)["backups"]
     assert (listed["path"], listed["method"], listed["rows"]["api_keys"]) == (path, "sqlite", 1)
