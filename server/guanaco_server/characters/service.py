@@ -264,9 +264,12 @@ class CharacterService:
 
     async def delete(self, account: Account, character_id: str) -> None:
         """Delete an own character with all versions. Conversations with it go on as they began."""
-        async with self._database.write() as session:
+
+        async def delete(session: AsyncSession) -> None:
             row = await self._require_own(session, account, character_id)
             await self._erase(session, [row.id])
+
+        await self._database.write_unit(delete)
         await self._database.empty_log()
 
     async def erase_all(self, account: Account, owner: str | None) -> CharactersErased:

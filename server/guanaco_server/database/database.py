@@ -14,6 +14,7 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, nullcontext
+from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy import (
@@ -58,6 +59,7 @@ from guanaco_server.database.sqlite.connection import (
     OneTripConnection,
     ResultConnection,
 )
+from guanaco_server.database.sqlite.log import LogEmptying, checkpoint
 from guanaco_server.database.sqlite.trips import Write, carry_out, transact
 from guanaco_server.database.sqlite.writer_queue import WriterQueue
 from guanaco_server.observability.tracing import span
@@ -86,6 +88,7 @@ class Database:
         self._direct: list[DirectConnection] = []
         self._at_once: AsyncConnection | None = None
         self._urgent_writes = GroupCommit[Write[Any], Any](self._transact, turn=self._urgent_turn)
+        self._log = LogEmptying(self._try_to_empty_log)
         self._sqlite_version: SqliteVersion | None = None
         self._commits = self._commit_signal()
         self._sessions = async_sessionmaker(self.engine, expire_on_commit=False)
@@ -253,11 +256,14 @@ class Database:
 
     async def empty_log(self) -> None:
         """Leave nothing in SQLite's write-ahead log of what was deleted; best effort, beside readers. PostgreSQL recycles its own."""
-        if self.engine.dialect.name == "sqlite":
-            async with self.engine.connect() as connection:
-                raw = await connection.get_raw_connection()
-                assert raw.driver_connection is not None
-                await raw.driver_connection.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
+        if self.has_one_writer:
+            await self._log.empty()
+
+    async def _try_to_empty_log(self) -> bool:
+        async with self._turn(is_urgent=False), self.engine.connect() as connection:
+            raw = (await connection.get_raw_connection()).driver_connection
+            assert isinstance(raw, OneTripConnection)
+            return await raw.in_thread(partial(checkpoint, patience_s=BUSY_TIMEOUT_S))
 
     def direct(self, is_durable: bool = True) -> DirectConnection:
         """Another connection to a PostgreSQL, for the hot path; closed with the others."""
@@ -272,6 +278,7 @@ class Database:
         if self._sqlite_version is not None:
             self._sqlite_version.close()
         await self._urgent_writes.drain()
+        await self._log.close()
         if self._at_once is not None:
             await self._at_once.close()
             self._at_once = None

@@ -103,7 +103,8 @@ class IdempotencyService:
         }
         names = {"account_id": request.account_id, "key_hash": request.key_hash}
         await self._make_room(request.account_id)
-        async with self._database.write() as session:
+
+        async def begin(session: AsyncSession) -> RequestClaim | KeptAnswer:
             await queries.insert(session, names | claimed)
             row = await queries.locked(session, request.account_id, request.key_hash)
             if row is None:  # released or erased at this very moment
@@ -120,7 +121,9 @@ class IdempotencyService:
             for name, value in claimed.items():
                 setattr(row, name, value)
             row.answer = None
-        return claim
+            return claim
+
+        return await self._database.write_unit(begin)
 
     async def renew(self, claim: RequestClaim) -> None:
         """Keep a claim while its request is being answered."""
@@ -141,16 +144,18 @@ class IdempotencyService:
     async def finish(self, claim: RequestClaim, answer: KeptAnswer) -> None:
         """Store the answer for a day. One that is too long to be kept is forgotten with its key."""
         sealed = self._counted(claim.request, answer)
-        async with self._database.write() as session:
+
+        async def finish(session: AsyncSession) -> None:
             if len(sealed) > MAX_ANSWER_BYTES:
                 await queries.drop(session, *_names(claim))
             else:
                 await queries.store_answer(session, *_names(claim), sealed)
 
+        await self._database.write_unit(finish)
+
     async def release(self, claim: RequestClaim) -> None:
         """Forget a request that failed, so that it can be tried again."""
-        async with self._database.write() as session:
-            await queries.drop(session, *_names(claim))
+        await self._database.write_unit(lambda session: queries.drop(session, *_names(claim)))
 
     async def forget(self, session: AsyncSession, conversation_ids: Sequence[str]) -> None:
         """Drop the answers about these conversations, within the transaction that erases or changes them."""
