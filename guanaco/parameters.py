@@ -110,6 +110,11 @@ class GenerationParams(BaseModel):
         description="Candidates per reply, of which the reward model picks the one that is sent; without one, it is the one with the highest mean token log-probability.",
     )
 
+    @property
+    def candidate_count(self) -> int:
+        """The sequences that are generated for one reply: one if the sampling is greedy, as all would be the same."""
+        return self.best_of if self.temperature > 0 else 1
+
 
 @dataclass(frozen=True)
 class ParameterInfo:

@@ -482,7 +482,7 @@ class StressBeside(BaseModel):
     """The load that other submissions put on the same model server during a stress check, and on others of its machine."""
 
     submissions: int = Field(description="Other submissions that shared the model server.")
-    mean: float = Field(description="Their requests under way at a time, on average.")
+    mean: float = Field(description="Their sequences under way at a time, on average.")
     most: int = Field(description="The most of them that were seen under way at once.")
     servers: int = Field(
         default=0,
@@ -548,7 +548,11 @@ class StressReport(BaseModel):
     )
     capacity: int | None = Field(
         default=None,
-        description="Replies under way at once under the highest load that the model server bore.",
+        description="Sequences under way at once under the highest load that the model server bore; a reply has one for each of its candidates.",
+    )
+    candidates: int = Field(
+        default=1,
+        description="Candidates of each reply: best_of, or 1 if the sampling is greedy. 1 in reports of older checks, whose capacity counts replies.",
     )
     trace: list[StressRequest] = Field(
         default=[], description="Each request of the load that the verdict rests on."

@@ -129,7 +129,12 @@ def _print_loads(report: StressReport) -> None:
         ],
     )
     if report.capacity is not None:
-        console.line(f"It bore {report.capacity} replies under way at once.")
+        each = report.candidates
+        console.line(
+            f"It bore {report.capacity} replies under way at once."
+            if each == 1
+            else f"It bore {report.capacity} sequences under way at once; each reply has {each}, one for each candidate."
+        )
 
 
 def _percentiles(name: str, values: Percentiles | None) -> tuple[str, ...]:

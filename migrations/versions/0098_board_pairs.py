@@ -8,7 +8,7 @@ from alembic import op
 from guanaco_server.database.types import UtcDateTime
 
 revision = "0098"
-down_revision = "0096"
+down_revision = "0097"
 
 
 def upgrade() -> None:

@@ -251,6 +251,26 @@ async def test_a_submission_says_again_that_its_adapter_serves_unmerged(
     assert found == [("m_v1", "k", None), ("m_v2", "e", "why"), ("m_v3", "e", "why")]
 
 
+async def test_measured_capacity_becomes_that_of_sequences(empty: Database, tmp_path: Path) -> None:
+    await upgrade(empty, scripts_before("capacity_in_sequences", tmp_path))
+    best_of = {"m_v1": "{}", "m_v2": '{"best_of": 4}', "m_v3": '{"best_of": 4, "temperature": 0}'}
+    async with empty.write() as session:
+        await session.execute(AN_ACCOUNT)
+        for id, params in best_of.items():
+            await session.execute(A_SUBMISSION, {"id": id})
+            await session.execute(
+                text(f"UPDATE submissions SET params = '{params}' WHERE id = :id"), {"id": id}
+            )
+            await session.execute(ITS_DEPLOYMENT, {"id": id, "endpoint": None})
+        await session.execute(ITS_DEPLOYMENT, {"id": "m_v2@2", "endpoint": None})
+        await session.execute(text("UPDATE deployments SET capacity = 9"))
+
+    await upgrade(empty)
+
+    found = await rows(empty, "SELECT submission_id, capacity FROM deployments ORDER BY 1")
+    assert found == [("m_v1", 9), ("m_v2", 36), ("m_v2@2", 36), ("m_v3", 9)]
+
+
 async def test_users_of_several_accounts_are_separated_and_recounted(
     empty: Database, tmp_path: Path
 ) -> None:

@@ -12,13 +12,14 @@ import pytest
 
 from guanaco.accounts import Role
 from guanaco.errors import Overloaded
+from guanaco.submissions import GenerationParams
 from guanaco_server.chat.gateway.places.places import HELD_S, TurnPlace
 from guanaco_server.chat.gateway.places.turn_queue import Asker
 from guanaco_server.chat.tables import GatewayPlacesRow
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.deployment import Deployment
 from guanaco_server.deployments.model_servers.memory import Script
-from tests.fixtures.world import World, eventually
+from tests.fixtures.world import BOT, World, eventually
 
 MODEL, SIBLING = "acme-tiny_v1", "acme-tiny_v2"
 
@@ -26,8 +27,8 @@ MODEL, SIBLING = "acme-tiny_v1", "acme-tiny_v2"
 class Gateway(World):
     """One gateway process of several on one database, whose model was measured to answer ``capacity`` at once."""
 
-    async def publish_measured(self, capacity: int) -> None:
-        await self.publish(await self.account(Role.DEVELOPER, "ada"), MODEL)
+    async def publish_measured(self, capacity: int, params: GenerationParams | None = None) -> None:
+        await self.publish(await self.account(Role.DEVELOPER, "ada"), MODEL, params=params)
         await self.deployments.wish(Deployment(MODEL, 1, "a" * 64, 1_088))
         await self.deployments.mark_ready(MODEL, f"memory://{MODEL}")
         await self.deployments.note(MODEL, capacity=capacity)
@@ -49,9 +50,20 @@ class Gateway(World):
             await self.deployments.mark_ready(submission_id, f"memory://{MODEL}")
         await self.routing.refresh()
 
-    def ask(self, asker: str = "app/user", model: str = MODEL) -> asyncio.Task[TurnPlace]:
-        """Take a place for this app's user."""
-        return asyncio.create_task(self.places.take(model, Asker(*asker.split("/"))))
+    def ask(
+        self, asker: str = "app/user", model: str = MODEL, candidates: int = 1
+    ) -> asyncio.Task[TurnPlace]:
+        """Take the places for a turn of this app's user."""
+        return asyncio.create_task(self.places.take(model, Asker(*asker.split("/")), candidates))
+
+    async def are_taken(self, own: int, of_sibling: int) -> None:
+        async def are_there() -> bool:
+            return (self.places.in_flight(MODEL), self.places.in_flight(SIBLING)) == (
+                own,
+                of_sibling,
+            )
+
+        await eventually(are_there)
 
     async def is_waiting(self, count: int) -> None:
         async def are_there() -> bool:
@@ -207,6 +219,69 @@ async def test_what_a_submission_does_not_use_its_sibling_may(database: Database
     await world.share_engine(SIBLING)
     assert len(await asyncio.gather(*(world.ask() for _ in range(8)))) == 8
     assert not world.places.crowded()
+
+
+async def test_a_reply_takes_a_place_for_each_candidate(database: Database) -> None:
+    """Both submissions are on one engine of eight places; one has the best of four sent."""
+    go_on = asyncio.Event()
+    world = Gateway(database, Script(go_on=go_on))
+    await world.publish_measured(8, GenerationParams(best_of=4))
+    await world.share_engine(SIBLING)
+    admin = await world.http(Role.ADMIN, "root")
+    opened = await admin.post(
+        "/conversations",
+        json={"user_id": "u", "bot": BOT.model_dump(), "consent": True, "model": MODEL},
+    )
+    reply = asyncio.create_task(say(admin, opened.json()["conversation_id"]))
+    await world.are_taken(4, 0)
+    first, second = (world.ask(candidates=4) for _ in range(2))
+    quiet = [world.ask("app/a", SIBLING) for _ in range(8)]
+    await world.are_taken(8, 0)
+    (await first).__exit__()
+    await world.are_taken(4, 4)
+    assert not second.done(), "the places that get free are the sibling's, until it has half"
+    go_on.set()
+    assert (await reply).status_code == 200
+    await second
+    await world.are_taken(4, 4)
+    owners = await world.submissions.catalog.owners()
+    assert (owners[MODEL].candidates, owners[SIBLING].candidates) == (4, 1)
+    for turn in quiet:
+        turn.cancel()
+
+
+async def test_a_reply_of_more_candidates_than_places_takes_all(database: Database) -> None:
+    world = await measured(database, 8)
+    assert (await world.ask(candidates=16)).count == 8
+    other = await world.beside()
+    light = [other.ask() for _ in range(20)]
+    waits = world.ask(candidates=16)
+    await agree(other, world)
+    assert not waits.done(), "the first one is under way"
+    for turn in (*light, waits):
+        turn.cancel()
+
+
+async def test_a_reply_takes_no_more_than_its_gateways_part(
+    database: Database,
+) -> None:
+    first = await measured(database, 8)
+    second = await first.beside()
+    many = first.ask(candidates=8)
+    light = [second.ask() for _ in range(8)]
+    await agree(second, first)
+    for _ in range(8):
+        for turn in [turn for turn in light if turn.done()][:1]:
+            turn.result().__exit__()
+            light.remove(turn)
+        await agree(second, first)
+        if many.done():
+            break
+        light.append(second.ask())
+    assert (await many).count == first.places.in_flight(MODEL) < 8
+    assert first.places.in_flight(MODEL) + second.places.in_flight(MODEL) <= 8
+    for turn in light:
+        turn.cancel()
 
 
 @pytest.mark.both_databases

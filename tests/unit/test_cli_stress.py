@@ -134,6 +134,16 @@ def test_loads_and_requests_are_tables(server: Any, capsys: Any) -> None:
     assert [(row[0], row[-1]) for row in rows] == [("0.50", "0"), ("0.70", "refused")]
 
 
+def test_capacity_of_several_candidates_is_in_sequences(server: Any, capsys: Any) -> None:
+    load = {"rate": 1.0, "requests": 60, "errors": 0, "ttft_ms": None, "e2e_ms": LATENCY}
+    trace = [{"due_s": 0.5, "e2e_ms": 90.0}]
+    loads = [load | {"is_borne": True}]
+    server(report(loads=loads, trace=trace, capacity=32, candidates=16))
+    assert run(["stress", "org-model_v1", "--requests"]) == 0
+    expected = "It bore 32 sequences under way at once; each reply has 16, one for each candidate."
+    assert expected in capsys.readouterr().out
+
+
 def test_older_report_says_that_it_lists_no_requests(server: Any, capsys: Any) -> None:
     server(report())
     assert run(["stress", "org-model_v1", "--requests"]) == 0

@@ -35,6 +35,16 @@ async def test_as_many_turns_as_were_measured_are_full() -> None:
     assert counts.occupancy.full == {"a"}
 
 
+async def test_turns_count_as_often_as_their_replies_have_candidates() -> None:
+    counts = Counts(a=24, b=24, c=8)
+    counts.turns = {"a": 1, "b": 1}
+    await counts.occupancy.refresh({"a": 16, "b": 12, "c": 16})
+    assert counts.occupancy.full == {"a"}, "a second one has no room; c has room for its first"
+    counts.turns["c"] = 1
+    await counts.occupancy.refresh({"c": 16})
+    assert counts.occupancy.full == {"c"}
+
+
 async def test_what_turns_wait_for_here_is_full_at_once() -> None:
     counts = Counts(a=2)
     await counts.occupancy.refresh()

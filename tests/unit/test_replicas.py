@@ -91,7 +91,7 @@ def test_a_queue_that_has_waited_too_long_takes_nobody_more(room: Room) -> None:
 
 
 def test_replies_that_come_whole_are_no_queue(room: Room) -> None:
-    with room.chooser.ask(NEAR, PAIR, is_streamed=False):
+    with room.chooser.ask(NEAR, PAIR, candidates=2):
         room.now += 20
         assert room.choose() == NEAR
 

@@ -205,6 +205,8 @@ def test_replica_capacity_is_littles_law_within_server_limits() -> None:
     assert capacity_shown(report(20, 1_500)) == 30
     assert capacity_shown(report(2, 100)) == LEAST_CAPACITY
     assert capacity_shown(report(2, None)) is None
+    best_of = report(20, 1_500).model_copy(update={"candidates": 4})
+    assert capacity_shown(best_of) == 120, "a reply has four sequences"
     assert max_num_seqs(["--max-num-seqs", "16"]) == max_num_seqs(["--max-num-seqs=16"]) == 16
     assert capacity(30, ["--max-num-seqs", "16"]) == 16
     assert capacity(30, []) == 30

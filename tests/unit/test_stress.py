@@ -162,8 +162,9 @@ async def checked(
     service_s: float,
     plan: LoadPlan,
     beside: Mapping[str, ServerLoad] | None = None,
+    candidates: int = 1,
 ) -> StressReport:
-    """``beside`` are the loads of other model servers of the machine."""
+    """``beside`` are the loads of other model servers of the machine; ``candidates`` are those of each reply."""
     queue = Queue(service_s)
 
     async def served(_server: object, _endpoint: str, _model: object, due: float) -> RequestResult:
@@ -179,7 +180,7 @@ async def checked(
     server, others = MemoryModelServer(), beside or {}
     server.loads |= others
     stress = StressService(server, FixedClock(), plan, thresholds, 1)
-    checked_server = unshared("memory://x", *others)
+    checked_server = unshared("memory://x", *others, candidates=candidates)
     return await stress.check(checked_server, "x", ["Hi"], GenerationParams(), "salt")
 
 
@@ -211,6 +212,16 @@ async def test_no_knee_is_sought_while_others_of_the_machine_serve(
     if report.beside is not None:
         assert (report.beside.servers, report.beside.submissions) == (1, 0)
         assert report.capacity == 1, "by Little's law, of the verdict's load"
+
+
+async def test_capacity_counts_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = {"memory://busy": ServerLoad(1, 0)}
+    one = await checked(monkeypatch, 0.1, LoadPlan(10, 1, 6), busy)
+    best = await checked(monkeypatch, 0.1, LoadPlan(10, 1, 6), busy, candidates=16)
+    assert (one.candidates, best.candidates) == (1, 16)
+    assert one.capacity is not None
+    assert best.capacity is not None
+    assert 16 * (one.capacity - 1) < best.capacity <= 16 * one.capacity
 
 
 def test_servers_share_a_machine_where_their_addresses_are_loopback() -> None:

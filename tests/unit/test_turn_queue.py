@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 
@@ -13,7 +14,7 @@ from guanaco_server.chat.gateway.places.place_shares import (
     parts_here,
     places_for,
 )
-from guanaco_server.chat.gateway.places.turn_queue import Asker, TurnQueue
+from guanaco_server.chat.gateway.places.turn_queue import Asker, Ticket, TurnQueue
 
 
 def of(name: str) -> Asker:
@@ -34,7 +35,7 @@ def served(queue: TurnQueue, count: int, *, places: int = 1) -> list[str]:
     for _ in range(count):
         if len(under_way) == places:
             queue.end(under_way.pop(0))
-        ticket = queue.next()
+        ticket = queue.next(1, 1)
         assert ticket is not None
         under_way.append(ticket.asker)
         given.append("/".join(name for name in ticket.asker.path if name))
@@ -91,28 +92,104 @@ def test_newest_turn_of_the_longest_waiter_is_crowded_out() -> None:
     assert served(queue, 4) == ["quiet/a", "loud/a", "quiet/b", "loud/b"]
 
 
+def places(tickets: Iterable[Ticket]) -> int:
+    return sum(ticket.places for ticket in tickets)
+
+
+def begun_in_turn(queue: TurnQueue, rounds: int, *, capacity: int, **turns: int) -> Counter[str]:
+    """Have each submission always want another turn of that number of places; turns end in the order in which they began. Return the places of those that began."""
+    under_way: list[Ticket] = []
+    begun = Counter[str]()
+    for name, count in turns.items():
+        for _ in range(capacity):
+            queue.add(of(f"{name}/app/user"), count)
+    for _ in range(rounds):
+        while (ticket := queue.next(capacity - queue.in_flight, capacity)) is not None:
+            under_way.append(ticket)
+            begun[ticket.asker.key] += ticket.places
+            queue.add(ticket.asker, turns[ticket.asker.key])
+        assert queue.in_flight <= capacity
+        ended = under_way.pop(0)
+        queue.end(ended.asker, ended.places)
+    return begun
+
+
+@pytest.mark.parametrize("capacity", [8, 12, 64])
+@pytest.mark.parametrize("light", [1, 2, 5])
+def test_turns_of_many_places_and_of_one_share_places(capacity: int, light: int) -> None:
+    """Whoever floods: one submission with eight candidates a reply, and others with one."""
+    flooding = {f"light-{number}": 1 for number in range(light)}
+    begun = begun_in_turn(TurnQueue(), 4_000, capacity=capacity, heavy=8, **flooding)
+    fair = sum(begun.values()) / (light + 1)
+    assert all(0.6 * fair < count < 1.6 * fair for count in begun.values()), begun
+
+
+def test_a_due_turn_of_many_places_is_not_overtaken() -> None:
+    queue = TurnQueue()
+    for _ in range(4):
+        queue.begin(of("light/app/a"))
+    heavy = queue.add(of("heavy/app/a"), 4)
+    assert queue.next(0, 4) is None
+    queue.end(of("light/app/a"))
+    assert queue.next(1, 4) is None
+    newcomer = queue.add(of("new/app/a"))
+    for free in (2, 3):
+        queue.end(of("light/app/a"))
+        assert queue.next(free, 4) is None, "the newcomer waits too"
+    queue.end(of("light/app/a"))
+    assert queue.next(4, 4) is heavy
+    queue.end(heavy.asker, heavy.places)
+    assert queue.next(4, 4) is newcomer
+
+
+def test_those_behind_a_due_turn_go_on_once_it_leaves() -> None:
+    queue = TurnQueue()
+    heavy = queue.add(of("heavy/app/a"), 4)
+    assert queue.next(1, 4) is None
+    newcomer = queue.add(of("new/app/a"))
+    queue.leave(heavy)
+    assert queue.next(1, 4) is newcomer
+
+
+def test_a_turn_takes_no_more_places_than_there_are() -> None:
+    queue = TurnQueue()
+    ticket = queue.add(of("heavy/app/a"), 16)
+    assert queue.next(3, 4) is None
+    assert queue.next(4, 4) is ticket
+    assert (ticket.places, queue.in_flight, queue.waiting) == (4, 4, 0)
+
+
+def test_the_only_turn_of_many_places_is_not_crowded_out() -> None:
+    queue = TurnQueue()
+    queue.add(of("heavy/app/a"), 16)
+    queue.add(of("light/app/a"))
+    newest = queue.add(of("light/app/a"))
+    assert queue.evict_newest() is newest, "it would still have one waiting"
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_counts_stay_true_whatever_happens(seed: int) -> None:
     chance, queue = random.Random(seed), TurnQueue()
-    waiting, under_way = [], []
+    waiting, under_way = list[Ticket](), list[Ticket]()
     for _ in range(2_000):
         asker = of(f"s-{chance.randrange(2)}/app-{chance.randrange(3)}/user-{chance.randrange(5)}")
         match chance.randrange(5):
             case 0 | 1:
-                waiting.append(queue.add(asker))
-            case 2 if (ticket := queue.next()) is not None:
+                waiting.append(queue.add(asker, chance.choice((1, 1, 4))))
+            case 2 if (ticket := queue.next(chance.randrange(6), 3)) is not None:
                 waiting.remove(ticket)
-                under_way.append(ticket.asker)
+                under_way.append(ticket)
             case 3 if under_way:
-                queue.end(under_way.pop(chance.randrange(len(under_way))))
+                ended = under_way.pop(chance.randrange(len(under_way)))
+                queue.end(ended.asker, ended.places)
             case 4 if waiting:
                 queue.leave(waiting.pop(chance.randrange(len(waiting))))
-        assert (queue.waiting, queue.in_flight) == (len(waiting), len(under_way))
+        assert (queue.waiting, queue.in_flight) == (places(waiting), places(under_way))
     for ticket in waiting:
         queue.leave(ticket)
-    for asker in under_way:
-        queue.end(asker)
-    assert (queue.waiting, queue.in_flight, queue.next()) == (0, 0, None)
+    for ticket in under_way:
+        queue.end(ticket.asker, ticket.places)
+    assert (queue.waiting, queue.in_flight, queue.next(1, 1)) == (0, 0, None)
     assert not queue._engine.children, "nothing is kept of those who have gone"
 
 
@@ -172,7 +249,7 @@ def test_apps_take_turns_by_their_parts() -> None:
     for app in ("large", "small"):
         for _ in range(8):
             queue.add(Asker(app, "user"))
-    taken = Counter(ticket.asker.account_id for _ in range(8) if (ticket := queue.next()))
+    taken = Counter(ticket.asker.account_id for _ in range(8) if (ticket := queue.next(1, 1)))
     assert taken == {"large": 2, "small": 6}
 
 

@@ -2,7 +2,7 @@
 
 Order is by rendezvous hashing of the conversation. A replica takes part while
 
-    its load is bounded     in flight < 1.25 times its fair share, or eight, which a model server answers as
+    its load is bounded     sequences in flight < 1.25 times its fair share, or eight, which a model server answers as
                             quickly as one: the overflow goes to the next in order
                             (V. Mirrokni et al., "Consistent hashing with bounded loads", SODA 2018)
                             Where half of the measured capacity is wanted, also not more than its part of the places that
@@ -136,17 +136,17 @@ class ReplicaChooser:
         self,
         endpoint: str,
         endpoints: Sequence[str],
-        is_streamed: bool = True,
+        candidates: int = 1,
         *,
         key: str = "",
         prefix: SharedPrefix | None = None,
     ) -> Ask:
-        """Begin an ask of that replica, whose peers are among ``endpoints``. A reply that comes whole says nothing about the queue. ``key`` and ``prefix`` are those with which it was chosen."""
+        """Begin an ask of that replica, whose peers are among ``endpoints``. The best of several candidates comes whole, which says nothing about the queue. ``key`` and ``prefix`` are those with which it was chosen."""
         replica = self.of(endpoint)
         noted = None
         if prefix is not None and len(endpoints) > 1:
             noted = prefix, self._prefixes.begin(key, prefix, replica)
-        return Ask(self, replica, endpoints, is_streamed, noted)
+        return Ask(self, replica, endpoints, candidates, noted)
 
     def note_end(
         self, replica: Replica, noted: ConversationOutcome | None, used: ReplyUsage
@@ -158,7 +158,7 @@ class ReplicaChooser:
             self._prefixes.end(prefix, replica, since, used.prompt_tokens, used.cached_tokens)
 
     def in_flight(self) -> dict[str, int]:
-        """Return the requests under way, by endpoint."""
+        """Return the sequences under way, by endpoint."""
         return {name: replica.in_flight for name, replica in self._replicas.items()}
 
     def of(self, endpoint: str) -> Replica:
@@ -208,19 +208,19 @@ ConversationOutcome = tuple[
 class Ask:
     """One reply, asked of one replica from the block's beginning to its end; whoever asks says how it goes."""
 
-    __slots__ = ("_chooser", "_endpoints", "_is_streamed", "_noted", "_replica", "_used", "at")
+    __slots__ = ("_candidates", "_chooser", "_endpoints", "_noted", "_replica", "_used", "at")
 
     def __init__(
         self,
         chooser: ReplicaChooser,
         replica: Replica,
         endpoints: Sequence[str],
-        is_streamed: bool,
+        candidates: int,
         noted: ConversationOutcome | None = None,
     ) -> None:
         self._noted = noted
         self._used = NOTHING
-        self._is_streamed = is_streamed
+        self._candidates = candidates
         self._chooser = chooser
         self._replica = replica
         self._endpoints = endpoints
@@ -228,8 +228,8 @@ class Ask:
 
     def __enter__(self) -> Self:
         replica = self._replica
-        replica.in_flight += 1
-        if self._is_streamed:
+        replica.in_flight += self._candidates
+        if self._candidates == 1:
             replica.waiting[self] = None
         if replica.is_on_trial and replica.probe is None and replica.ejected_until <= self.at:
             replica.probe = self
@@ -237,7 +237,7 @@ class Ask:
 
     def __exit__(self, *_: object) -> None:
         replica = self._replica
-        replica.in_flight -= 1
+        replica.in_flight -= self._candidates
         replica.waiting.pop(self, None)
         if replica.probe is self:
             replica.probe = None

@@ -152,8 +152,8 @@ class RoutingService:
         await self._write_counts()
         await self._deployments.refresh_endpoints()
         await self._versions.refresh()
-        await self._occupancy.refresh()
         serving = await self._submissions.catalog.list_serving()
+        await self._occupancy.refresh({one.id: one.params.candidate_count for one in serving})
         competitions = await self._competitions.list_running()
         self._votes = await self._count_votes()
         self._serving = {submission.id: submission for submission in serving}

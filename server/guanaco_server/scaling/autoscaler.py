@@ -194,7 +194,7 @@ class Autoscaler:
             starting = max(0, lead.wanted_replicas - len(loads))
         running = round(sum(load.running for load in loads) * each)
         waiting = round(sum(load.waiting for load in loads) * each)
-        streams = sum(usage[row.submission_id].open_streams for row in users)
+        streams = sum(usage[row.submission_id].sequences for row in users)
         places = round(len(loads) * each * self._capacity(users))
         unseen = max(0, streams - running - waiting)  # they wait in a gateway, or came just now
         begun = min(unseen, max(0, places - running))
@@ -241,7 +241,7 @@ class Autoscaler:
             return
         latest = samples[-1] if samples else LoadSample(now, 0, 0)
         logger.info(
-            "%s gets %d replicas instead of %d: %d requests run and %d wait, at %d a replica",
+            "%s gets %d replicas instead of %d: %d sequences run and %d wait, at %d a replica",
             ", ".join(row.submission_id for row in users),
             wanted,
             lead.wanted_replicas,

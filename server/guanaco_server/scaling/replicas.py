@@ -11,7 +11,7 @@ Without samples over the whole window nothing is decided: a controller that has 
 ``decide`` is a pure function of the samples, the limits and the time. Capacity comes from the stress check, by
 Little's law: a load of λ requests a second, each of which takes W seconds, is λ * W requests at once. The check's
 load passed its thresholds, so a replica carries at least that; its short replies do not prove that it carries no
-more, hence the floor.
+more, hence the floor. All counts are of sequences, as vLLM's are: a reply that is the best of several counts as often.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ReplicaLimits:
 
 @dataclass(frozen=True)
 class LoadSample:
-    """Requests that an engine's replicas were working on, and those that waited for one, while this number of replicas was starting."""
+    """Sequences that an engine's replicas were working on, and those that waited for one, while this number of replicas was starting."""
 
     at: datetime
     running: int
@@ -63,7 +63,7 @@ class LoadSample:
 @dataclass(frozen=True)
 class DeploymentLoad:
     """The load of a deployment. ``samples`` are in the order of time; ``busy_replicas`` have an open stream;
-    ``capacity`` is how many requests one replica carries at once."""
+    ``capacity`` is how many sequences one replica carries at once."""
 
     replicas: int
     capacity: int
@@ -106,7 +106,7 @@ def _needed(
 
 
 def _turns(sample: LoadSample, capacity: int) -> int:
-    """Return the turns that need a place which is not there yet, nor starting. A queue that grows during a start is no reason for more."""
+    """Return the sequences that need a place which is not there yet, nor starting. A queue that grows during a start is no reason for more."""
     return sample.running + max(0, sample.waiting - sample.starting * max(1, capacity))
 
 
@@ -124,16 +124,17 @@ LEAST_CAPACITY = 8
 
 
 def capacity_shown(report: StressReport) -> int | None:
-    """Return the capacity that a stress check showed; None if nothing was measured."""
+    """Return the capacity in sequences that a stress check showed; None if nothing was measured."""
     if report.capacity is not None:
         return max(LEAST_CAPACITY, report.capacity)
     if report.e2e_ms is None:
         return None
-    return max(LEAST_CAPACITY, math.ceil(report.offered_rate * report.e2e_ms.p50 / 1_000))
+    replies = report.offered_rate * report.e2e_ms.p50 / 1_000
+    return max(LEAST_CAPACITY, math.ceil(replies * report.candidates))
 
 
 def max_num_seqs(engine_args: Sequence[str]) -> int:
-    """Return the limit of concurrent requests that the model servers are started with."""
+    """Return the limit of concurrent sequences that the model servers are started with."""
     for name, value in pairwise([*engine_args, ""]):
         flag, _, joined = name.partition("=")
         if flag == "--max-num-seqs" and (joined or value).isdigit():
@@ -149,7 +150,7 @@ def capacity(shown: int | None, engine_args: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class EnginePlaces:
-    """The turns that all replicas of an engine carry at once, and the deployments that share them."""
+    """The sequences that all replicas of an engine carry at once, and the deployments that share them."""
 
     users: tuple[str, ...]
     places: int

@@ -17,13 +17,14 @@ from guanaco_server.runtime.clock import Clock
 class Ownership:
     """``is_published``: the pipeline is done with it, and it may be scaled; ``is_open``: it takes new conversations.
 
-    ``users`` are the deployments that work with a reward model; None for one that is none.
+    ``users`` are the deployments that work with a reward model; None for one that is none. Each of its replies has that number of ``candidates``.
     """
 
     owner: str = ""
     is_published: bool = False
     is_open: bool = False
     users: frozenset[str] | None = None
+    candidates: int = 1
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,11 @@ class DeploymentUsage:
     ownership: Ownership = Ownership()
     feedback: int = 0
     open_streams: int = 0
+
+    @property
+    def sequences(self) -> int:
+        """The sequences of the open streams."""
+        return self.open_streams * self.ownership.candidates
 
     @property
     def is_reward(self) -> bool:

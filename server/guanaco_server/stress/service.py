@@ -5,7 +5,8 @@ must bear. It is asked for more if it can: the requests then take seconds instea
 keeps to its limits at a higher rate does so at a lower one. What misses one there, even once, gets a lower rate.
 Then the rate is doubled, for a second each, until the server's knee: the rate at which it misses a limit, or a reply
 takes twice as long. Where others use the server, or another one of its machine, the knee is not sought, for it is found
-by disturbing them: the capacity is then the requests that the verdict's load kept under way (Little's law).
+by disturbing them: the capacity is then what the verdict's load kept under way (Little's law). It counts sequences, of which a
+reply has one for each of its candidates, so that it is the engine's, whoever of those that share it was checked.
 """
 
 from __future__ import annotations
@@ -119,7 +120,8 @@ class StressService:
         thresholds: Thresholds,
     ) -> StressReport:
         beside = BesideLoad(self._model_server, server)
-        check = _Check(beside.placed(measure), prompts, thresholds, self._clock)
+        placed = beside.placed(measure)
+        check = _Check(placed, prompts, thresholds, self._clock, server.candidates)
         async with beside.watched():
             report = await check.own_requests(server.known) if server.known else None
             if report is None:
@@ -140,6 +142,7 @@ class StressService:
                 "duration_s": time.perf_counter() - started,
                 "loads": check.loads,
                 "capacity": check.capacity,
+                "candidates": check.candidates,
             }
         )
 
@@ -148,8 +151,14 @@ class _Check:
     """The loads of one stress check, in the order in which they are sent."""
 
     def __init__(
-        self, measure: Measure, prompts: Sequence[str], thresholds: Thresholds, clock: Clock
+        self,
+        measure: Measure,
+        prompts: Sequence[str],
+        thresholds: Thresholds,
+        clock: Clock,
+        candidates: int,
     ) -> None:
+        self.candidates = candidates
         self._measure = measure
         self._prompts = prompts
         self._thresholds = thresholds
@@ -233,7 +242,8 @@ class _Check:
     def _note(self, report: StressReport, limit: str | None = None) -> None:
         why = " ".join(report.reasons) or limit
         if why is None and report.e2e_ms is not None:  # Little's law
-            self.capacity = math.ceil(report.offered_rate * report.e2e_ms.p50 / 1000)
+            replies = report.offered_rate * report.e2e_ms.p50 / 1000
+            self.capacity = math.ceil(replies * self.candidates)
         self.loads.append(
             StressLoad(
                 rate=report.offered_rate,
@@ -252,4 +262,4 @@ def _sentence(beside: StressBeside) -> str:
         return (
             f"Meanwhile {beside.servers} other model servers of the same machine answered requests."
         )
-    return f"Beside it {beside.submissions} other submissions used the model server, with {beside.mean:.1f} requests under way on average and {beside.most} at most."
+    return f"Beside it {beside.submissions} other submissions used the model server, with {beside.mean:.1f} sequences under way on average and {beside.most} at most."

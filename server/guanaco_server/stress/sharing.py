@@ -34,7 +34,8 @@ class KnownLoad:
 class CheckedServer:
     """The model server that is checked, and who is beside the check, which may change meanwhile.
 
-    ``count_sharers`` counts the other submissions that use it. To share it, a request waits until ``take_place`` has given it a place.
+    ``count_sharers`` counts the other submissions that use it. To share it, a request waits until ``take_place`` has given it a place
+    for each of its ``candidates``.
     ``neighbours`` are the endpoints of the machine's other model servers.
     """
 
@@ -42,11 +43,12 @@ class CheckedServer:
     take_place: TakePlace
     count_sharers: Callable[[], Awaitable[int]]
     neighbours: Callable[[], Collection[str]]
+    candidates: int = 1
     known: KnownLoad | None = None
 
 
 class BesideLoad:
-    """Counts what others ask of the model server during a check, and which others of the machine are asked at all."""
+    """Counts the sequences that others ask of the model server during a check, and which others of the machine are asked at all."""
 
     def __init__(self, model_server: ModelServer, server: CheckedServer) -> None:
         self._model_server = model_server
@@ -93,11 +95,11 @@ class BesideLoad:
         )
 
     async def _counted(self, measure: Measure, prompt: str, due: float) -> RequestResult:
-        self._own += 1
+        self._own += self._server.candidates
         try:
             return await measure(prompt, due)
         finally:
-            self._own -= 1
+            self._own -= self._server.candidates
 
     async def _watch(self) -> None:
         while True:

@@ -119,6 +119,7 @@ class SubmissionCatalog:
                 row.status in SERVED,
                 row.status is Status.DEPLOYED,
                 users.get(row.id),
+                row.params.candidate_count,
             )
             for row in rows
         }

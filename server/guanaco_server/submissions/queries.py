@@ -294,13 +294,14 @@ async def status_of(session: AsyncSession, submission_id: str) -> Status | None:
 
 async def accounts_by_status(
     session: AsyncSession, *statuses: Status
-) -> Sequence[Row[str, str, Status, SubmissionKind, str | None]]:
-    """Id, account, status, kind and reward model, without the rest of the rows."""
+) -> Sequence[Row[str, str, Status, SubmissionKind, str | None, GenerationParams]]:
+    """Id, account, status, kind, reward model and parameters, without the rest of the rows."""
     statement = select(
         SubmissionRow.id,
         SubmissionRow.account_id,
         SubmissionRow.status,
         SubmissionRow.kind,
         SubmissionRow.reward,
+        SubmissionRow.params,
     )
     return (await session.execute(statement.where(SubmissionRow.status.in_(statuses)))).all()

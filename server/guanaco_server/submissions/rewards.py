@@ -12,7 +12,13 @@ from guanaco.accounts import Role
 from guanaco.errors import RewardInUse, RewardUnusable
 from guanaco.open_enum import spoken
 from guanaco.prompts import Prompt
-from guanaco.submissions import IN_PROGRESS, NO_REWARD, Status, SubmissionKind
+from guanaco.submissions import (
+    IN_PROGRESS,
+    NO_REWARD,
+    GenerationParams,
+    Status,
+    SubmissionKind,
+)
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
 from guanaco_server.submissions import queries
@@ -63,7 +69,7 @@ class RewardService:
             return [_serving(row) for row in rows]
 
     def users(
-        self, rows: Sequence[Row[str, str, Status, SubmissionKind, str | None]]
+        self, rows: Sequence[Row[str, str, Status, SubmissionKind, str | None, GenerationParams]]
     ) -> Mapping[str, frozenset[str]]:
         """Return for each reward model the chat submissions whose replies it may have to pick."""
         chats = [(row.id, row.reward) for row in rows if row.kind is SubmissionKind.CHAT]

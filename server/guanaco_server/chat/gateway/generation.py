@@ -215,7 +215,7 @@ class ReplyGenerator:
         """
         began = asyncio.get_running_loop().time() if began is None else began
         with self._metrics.reply(live.serving.id, asked_at) as measured:
-            with await self._place(live.version, asker) as place:
+            with await self._place(live.version, asker, generation.candidate_count) as place:
                 began += place.waited_s
                 goes_on = context is not None and bool(context.begun)
                 for is_last in (False,) * (SAMPLES - 1) + (True,):
@@ -252,9 +252,9 @@ class ReplyGenerator:
                 timings=Timings(ttft_ms=ttft_s * 1000, total_ms=total_s * 1000),
             )
 
-    async def _place(self, submission_id: str, asker: Asker) -> TurnPlace:
+    async def _place(self, submission_id: str, asker: Asker, candidates: int) -> TurnPlace:
         with span("wait for a place"):
-            return await self._places.take(submission_id, asker)
+            return await self._places.take(submission_id, asker, candidates)
 
     async def _chunks(
         self,
@@ -287,7 +287,9 @@ class ReplyGenerator:
             give_up_at = first_token_by if is_last else (loop.time() + first_token_by) / 2
             asked_at, first_token_s = loop.time(), 0.0
             with (
-                self._replicas.ask(endpoint, endpoints, is_streamed, key=key, prefix=prefix) as ask,
+                self._replicas.ask(
+                    endpoint, endpoints, generation.candidate_count, key=key, prefix=prefix
+                ) as ask,
                 span("model server", is_call=True) as step,
             ):
                 if step.traceparent:

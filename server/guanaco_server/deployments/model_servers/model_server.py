@@ -39,8 +39,8 @@ class Generation:
 
     @property
     def candidate_count(self) -> int:
-        """Return how many replies to choose from: one if the sampling is greedy, as all would be the same."""
-        return self.params.best_of if self.params.temperature > 0 else 1
+        """Return how many replies to choose from."""
+        return self.params.candidate_count
 
 
 @dataclass(frozen=True)

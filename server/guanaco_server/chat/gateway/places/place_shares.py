@@ -1,12 +1,12 @@
 """Decides how the gateway processes share an engine's places: a pure function of what each of them says.
 
-Each says how many places it holds and how many it wants: its turns under way and waiting, by submission and app. The places
-are the submissions' first: each gets what it wants, or its max-min fair part of all of them, so what one does not use the
-others may. A submission's part is its apps' by the same rule. A gateway's aim is
+Each says how many places it holds and how many it wants: those of its turns under way and waiting, by submission and app. A turn
+wants as many as its reply has candidates; a gateway of the version before counts one for it. The places are the
+submissions' first: each gets what it wants, or its max-min fair part of all of them, so what one does not use the others may. A submission's part is its apps' by the same rule. A gateway's aim is
 
     all get what they want   that, and a reserve for its next turns, as far as places are left
     they want more           of each app's part, what the app's turns here are of its turns everywhere, but no gateway that
-                             wants any gets none
+                             wants any gets none. A turn that wants more than all of the aim takes all of it
 
 and it takes no place before another gateway has given it up. So the places that are held never exceed those that are there.
 Within a gateway, ``parts_here`` are the weights by which submissions and apps take turns (turn_queue.py).
@@ -30,7 +30,7 @@ ANY_APP = ""  # of a gateway of the version before, which does not say whose tur
 
 @dataclass(frozen=True)
 class PlaceClaim:
-    """``demands`` are the turns by submission and app. ``order`` decides between gateways that are equal otherwise: the smaller first."""
+    """``demands`` are the places wanted by submission and app. ``order`` decides between gateways that are equal otherwise: the smaller first."""
 
     held: int
     demands: Mapping[Demand, int] = field(default_factory=dict)
@@ -42,10 +42,20 @@ class PlaceClaim:
 
 
 def places_for(mine: PlaceClaim, others: Sequence[PlaceClaim], capacity: int) -> int:
-    """Return up to how many turns this gateway may begin now. Fewer than ``mine.held``, those under way, where others have claims
-    to some: those end, and no others begin."""
+    """Return up to how many places this gateway may give to turns now. Fewer than ``mine.held``, those in use, where others have claims
+    to some: those get free, and no others are taken."""
     free = max(0, capacity - sum(claim.held for claim in others))
-    return min(_aim(mine, others, capacity), free)
+    return min(part_of(mine, others, capacity), free)
+
+
+def part_of(mine: PlaceClaim, others: Sequence[PlaceClaim], capacity: int) -> int:
+    """Return how many places this gateway comes to, once the others have given up what they hold beyond their parts."""
+    wanted = mine.wanted + sum(claim.wanted for claim in others)
+    if wanted <= capacity:
+        reserve = max(LEAST_RESERVE, math.ceil(mine.wanted * RESERVE))
+        return mine.wanted + min(reserve, (capacity - wanted) // (len(others) + 1))
+    asking = [claim for claim in (mine, *others) if claim.wanted]
+    return _parts(asking, capacity)[0] if mine.wanted else 0
 
 
 def parts_here(
@@ -72,15 +82,6 @@ def fair_parts(wanted: Mapping[Name, float], total: float) -> dict[Name, float]:
         parts[name] = min(amount, total / (len(by_size) - number))
         total -= parts[name]
     return parts
-
-
-def _aim(mine: PlaceClaim, others: Sequence[PlaceClaim], capacity: int) -> int:
-    wanted = mine.wanted + sum(claim.wanted for claim in others)
-    if wanted <= capacity:
-        reserve = max(LEAST_RESERVE, math.ceil(mine.wanted * RESERVE))
-        return mine.wanted + min(reserve, (capacity - wanted) // (len(others) + 1))
-    asking = [claim for claim in (mine, *others) if claim.wanted]
-    return _parts(asking, capacity)[0] if mine.wanted else 0
 
 
 def _parts(claims: Sequence[PlaceClaim], capacity: int) -> list[int]:

@@ -1,12 +1,14 @@
-"""An engine's places: how many turns its servers answer at once, and who waits for one.
+"""An engine's places: how many sequences its servers generate at once, and who waits for one.
 
     measured      what the stress checks showed of a replica, times the replicas: shared by all gateway processes
     not measured  ``max_streams`` a replica, in this process alone
 
 Submissions that share an engine share its places: each has its part, and what it does not use the others may. Each version of
 a submission that serves has an engine of its own, so the places of a canary are added.
-A turn takes a place before a model server is asked, and gives it back when its reply has ended, however it ends. Without
-a free place it waits in a fair queue (turn_queue.py), for ``wait_s`` at most. No more wait than can be answered within
+A turn takes as many places as its reply has candidates (one, unless it is the best of several) before a model server is asked,
+and gives them back when its reply has ended, however it ends. With more candidates than there are places it takes all of them, and
+where several gateways want more than there is, at most the part of its own: so it can always run. Until enough are free
+it waits in a fair queue (turn_queue.py), for ``wait_s`` at most. No more wait than can be answered within
 that time, as far as the last turns tell; beyond, whoever has the most waiting is refused.
 
 The gateways share in the database (place_shares.py): each holds places until HELD_S from now, and renews them each
@@ -36,6 +38,7 @@ from guanaco_server.chat.gateway.places.place_shares import (
     ANY_APP,
     Demand,
     PlaceClaim,
+    part_of,
     parts_here,
     places_for,
 )
@@ -80,6 +83,7 @@ class _Engine:
     turns: dict[Ticket, asyncio.Future[None]] = field(default_factory=dict)
     granted: int = 0
     granted_until: float = float("-inf")
+    part: int | None = None  # of the places, for this process; None for all of them
     has_more: bool = True
     is_busy: bool = False
     used_at: float = 0.0
@@ -106,6 +110,7 @@ class _Share:
     key: str
     mine: PlaceClaim
     granted: int
+    part: int | None
     parts: Mapping[tuple[str, ...], float]
     has_more: bool
     is_busy: bool
@@ -120,6 +125,7 @@ class _Share:
             key=key,
             mine=mine,
             granted=granted,
+            part=part_of(mine, others, capacity) if wanted > capacity else None,
             parts=parts_here(mine, others, capacity) if others else {},
             has_more=max(mine.held, granted) < free and wanted <= capacity,  # else it has its part
             is_busy=2 * wanted >= capacity,
@@ -128,14 +134,17 @@ class _Share:
 
 
 class TurnPlace:
-    """One turn's place, until the end of the ``with`` block."""
+    """The ``count`` places of one turn, until the end of the ``with`` block."""
 
-    __slots__ = ("_asker", "_engine", "_places", "_since", "waited_s")
+    __slots__ = ("_asker", "_engine", "_places", "_since", "count", "waited_s")
 
-    def __init__(self, places: TurnPlaces, engine: _Engine, asker: Asker, waited_s: float) -> None:
+    def __init__(
+        self, places: TurnPlaces, engine: _Engine, asker: Asker, count: int, waited_s: float
+    ) -> None:
         self._places = places
         self._engine = engine
         self._asker = asker
+        self.count = count
         self._since = time.monotonic()
         self.waited_s = waited_s
 
@@ -147,7 +156,8 @@ class TurnPlace:
         self._places._used[self._asker.key] += weighted(computed, generated)
 
     def __exit__(self, *_: object) -> None:
-        self._places._end(self._engine, self._asker, time.monotonic() - self._since)
+        took_s = time.monotonic() - self._since
+        self._places._end(self._engine, self._asker, self.count, took_s)
 
 
 class TurnPlaces:
@@ -206,7 +216,7 @@ class TurnPlaces:
         return self._crowded
 
     def waiting(self, key: str) -> int:
-        """Return the turns of this deployment that wait here."""
+        """Return the places for which turns of this deployment wait here."""
         engine = self._engines.get(self._engine_of(key))
         return engine.queue.waiting_of(key) if engine is not None else 0
 
@@ -228,22 +238,24 @@ class TurnPlaces:
             return None
         return max(engine.granted, engine.queue.in_flight)
 
-    async def take(self, key: str, asker: Asker) -> TurnPlace:
-        """Return a place for a turn of this deployment, to be used ``with``. Overloaded when too many wait, or for too long."""
+    async def take(self, key: str, asker: Asker, candidates: int = 1) -> TurnPlace:
+        """Return the places for a turn of this deployment, one for each of its reply's ``candidates``, to be used ``with``. Overloaded when too many wait, or for too long."""
         name, asker = self._engine_of(key), asker._replace(key=key)
         engine = self._engines.get(name)
         if engine is None:
             engine = self._engines[name] = _Engine(name, key)
         engine.asked = key
-        waited_s = 0.0
-        if engine.queue.waiting or engine.queue.in_flight >= self._limit(engine):
-            waited_s = await self._wait(engine, asker)
+        waited_s, count = 0.0, candidates
+        if count > 1:
+            count = min(count, max(1, self._all(engine)))
+        if engine.queue.waiting or engine.queue.in_flight + count > self._limit(engine):
+            count, waited_s = await self._wait(engine, asker, count)
         else:
-            engine.queue.begin(asker)
+            engine.queue.begin(asker, count)
         if engine.busy_since is None:
             engine.note_busy()
         self._metrics.note_turn_wait(waited_s)
-        return TurnPlace(self, engine, asker, waited_s)
+        return TurnPlace(self, engine, asker, count, waited_s)
 
     async def share(self) -> None:
         """Agree with the other gateways on who holds which places from now on."""
@@ -257,6 +269,11 @@ class TurnPlaces:
             if measured:
                 await self._share(used)
 
+    def _all(self, engine: _Engine) -> int:
+        """Return the places that all gateways share, or those here where none was measured."""
+        capacity = self._capacity(engine.key)
+        return self._limit(engine) if capacity is None else capacity
+
     def _limit(self, engine: _Engine) -> int:
         if not self._is_measured(engine):
             return self._max_streams * max(1, len(self._replicas(engine.asked)))
@@ -265,14 +282,19 @@ class TurnPlaces:
     def _is_measured(self, engine: _Engine) -> bool:
         return self._capacity(engine.key) is not None
 
-    async def _wait(self, engine: _Engine, asker: Asker) -> float:
-        """Wait for a place; for how long."""
+    async def _wait(self, engine: _Engine, asker: Asker, places: int) -> tuple[int, float]:
+        """Wait for places; return how many it has, and for how long it waited."""
         began = time.monotonic()
-        ticket = engine.queue.add(asker)
+        ticket = engine.queue.add(asker, places)
         turn = engine.turns[ticket] = asyncio.get_running_loop().create_future()
         self._note_waiting(engine, asker.key, 1)
-        if engine.queue.waiting > self._most_waiting(engine):
+        if places > 1:
+            engine.part = (
+                None  # the part that it is due is not known before the gateways have agreed again
+            )
+        if engine.queue.waiting - (places - 1) > self._most_waiting(engine):
             self._refuse(engine, engine.queue.evict_newest())
+        self._give_places(engine)
         self._ask_for_more(engine)
         try:
             async with asyncio.timeout(self._wait_s):
@@ -281,15 +303,16 @@ class TurnPlaces:
             if engine.turns.pop(ticket, None) is not None:
                 engine.queue.leave(ticket)
                 self._note_waiting(engine, asker.key, -1)
+                self._give_places(engine)  # those behind it may need fewer
             elif not turn.cancelled() and turn.exception() is None:  # it came at the very moment
-                self._end(engine, asker)
+                self._end(engine, asker, ticket.places)
             if isinstance(error, TimeoutError):
                 raise self._overloaded(engine) from None
             raise
-        return time.monotonic() - began
+        return ticket.places, time.monotonic() - began
 
     def _most_waiting(self, engine: _Engine) -> int:
-        """Return how many turns may wait: as many as can be answered within ``wait_s``."""
+        """Return for how many places turns may wait: as many as get free within ``wait_s``."""
         capacity = self._capacity(engine.key) or 1
         places = max(1, self._limit(engine) or capacity)
         if not engine.turn_s:
@@ -311,8 +334,8 @@ class TurnPlaces:
             retry_after_s=min(LONGEST_RETRY_S, max(Overloaded.retry_after_s, answered_s)),
         )
 
-    def _end(self, engine: _Engine, asker: Asker, took_s: float | None = None) -> None:
-        engine.queue.end(asker)
+    def _end(self, engine: _Engine, asker: Asker, places: int, took_s: float | None = None) -> None:
+        engine.queue.end(asker, places)
         if not engine.queue.in_flight:
             engine.note_busy()
         engine.used_at = time.monotonic()
@@ -322,13 +345,16 @@ class TurnPlaces:
 
     def _give_places(self, engine: _Engine) -> None:
         """Give the free places to those who wait."""
-        while engine.queue.waiting and engine.queue.in_flight < self._limit(engine):
-            ticket = engine.queue.next()
-            assert ticket is not None, "one waits"
+        queue = engine.queue
+        while queue.waiting:
+            most = self._all(engine) if engine.part is None else engine.part
+            ticket = queue.next(self._limit(engine) - queue.in_flight, most)
+            if ticket is None:
+                break
             turn = engine.turns.pop(ticket)
             self._note_waiting(engine, ticket.asker.key, -1)
             if turn.done():  # its client has left at this very moment
-                engine.queue.end(ticket.asker)
+                queue.end(ticket.asker, ticket.places)
             else:
                 turn.set_result(None)
         if engine.queue.waiting and time.monotonic() >= engine.granted_until:
@@ -437,6 +463,7 @@ class TurnPlaces:
         for engine, share in zip(used, shares, strict=True):
             engine.granted, engine.granted_until = share.granted, granted_until
             engine.has_more, engine.is_busy = share.has_more, share.is_busy
+            engine.part = share.part
             engine.queue.parts = share.parts
             self._give_places(engine)
         return any(share.has_others and share.granted < takeable[share.key] for share in shares)
@@ -483,11 +510,11 @@ class CheckPlaces:
         self._read_capacities = read_capacities
         self._read_at = float("-inf")
 
-    async def take(self, key: str) -> TurnPlace:
+    async def take(self, key: str, candidates: int = 1) -> TurnPlace:
         if time.monotonic() > self._read_at + BEAT_S:
             self._read_at = time.monotonic()
             await self._read_capacities()
-        return await self._places.take(key, CHECKS)
+        return await self._places.take(key, CHECKS, candidates)
 
 
 async def has_older_gateway(session: AsyncSession, now: datetime) -> bool:

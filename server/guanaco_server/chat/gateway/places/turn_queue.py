@@ -1,11 +1,14 @@
 """Decides who gets an engine's next free place: fair by submission first, then by app, then by the app's users, then by time.
 
-    a place is free   to the submission that has the fewest turns under way, of those with equally few to the one whose turn
+    a place is free   to the submission that holds the fewest places, of those with equally few to the one whose turn
                       it is; within it to its apps by the same rule, within the app to its users; a user's own turns in their
-                      order. Where several gateways share the places, turns count in relation to the part of the
+                      order. Where several gateways share the places, they count in relation to the part of the
                       submission, and of the app, here (place_shares.py)
-    too many wait     the newest turn of the user who has the most waiting goes, of the app that has the most waiting, of
-                      the submission that has the most waiting
+    it has too few    a turn takes as many places as its reply has candidates. One that is due waits until these are free,
+                      and nobody overtakes it. The next turn of w places is due once each of the others has begun as many
+                      as w on average, or holds as many: so neither turns of many places nor those of one wait for ever
+    too many wait     the newest turn goes of the user who would still have the most waiting, of the app that would, of the
+                      submission that would
 
 So a submission, an app or a user who asks for more than their share waits for themselves only: the others do not notice
 (max-min fairness of places), and what one does not use the others may. It is a data structure: it neither waits nor knows the time.
@@ -35,26 +38,42 @@ class Asker(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Ticket:
-    """One turn that waits."""
+    """One turn that waits for ``places``; once it has them, those that it was given."""
 
     asker: Asker
+    places: int = 1
 
 
 @dataclass(eq=False, slots=True)
 class _Node:
     """The engine, a submission, an app or a user. ``queue`` are the children that wait, in the order in which their turn comes;
-    ``tickets`` are a user's."""
+    ``tickets`` are a user's.
+
+    ``in_flight`` and ``waiting`` count places, ``turns`` the turns that wait. ``begun`` are the places that its children have taken
+    from the queue, ``begun_before`` those that its parent's had when this one's turn came last.
+    """
 
     in_flight: int = 0
     waiting: int = 0
+    turns: int = 0
+    begun: int = 0
+    begun_before: int = 0
     children: dict[str, _Node] = field(default_factory=dict)
     queue: OrderedDict[str, _Node] = field(default_factory=OrderedDict)
     tickets: deque[Ticket] = field(default_factory=deque)
 
+    @property
+    def left_without_newest(self) -> float:
+        """The places that would still be waited for, were the newest turn gone."""
+        return self.waiting - self.waiting / self.turns
+
 
 class TurnQueue:
+    """All counts are of places."""
+
     def __init__(self) -> None:
         self._engine = _Node()
+        self._due: Ticket | None = None  # it waits until enough places are free
         self.parts: Mapping[Path, float] = {}  # of the places here; one that is missing counts as 1
 
     @property
@@ -73,44 +92,55 @@ class TurnQueue:
         node = self._engine.children.get(key)
         return node.waiting if node is not None else 0
 
-    def begin(self, asker: Asker) -> None:
-        """A turn takes a place at once."""
-        self._count(asker, 1)
+    def begin(self, asker: Asker, places: int = 1) -> None:
+        """A turn takes its places at once."""
+        self._count(asker, places)
 
-    def end(self, asker: Asker) -> None:
-        """A turn gives its place back."""
-        self._count(asker, -1)
+    def end(self, asker: Asker, places: int = 1) -> None:
+        """A turn gives its places back."""
+        self._count(asker, -places)
         self._forget_idle(asker)
 
-    def add(self, asker: Asker) -> Ticket:
+    def add(self, asker: Asker, places: int = 1) -> Ticket:
         """A turn waits."""
-        ticket = Ticket(asker)
+        ticket = Ticket(asker, places)
         node = self._engine
-        node.waiting += 1
+        node.waiting += places
+        node.turns += 1
         for name in asker.path:
             child = node.children.setdefault(name, _Node())
-            node.queue.setdefault(name, child)
-            child.waiting += 1
+            if name not in node.queue:
+                node.queue[name] = child
+                child.begun_before = node.begun
+            child.waiting += places
+            child.turns += 1
             node = child
         node.tickets.append(ticket)
         return ticket
 
-    def next(self) -> Ticket | None:
-        """Take the turn that has the next place, and return it; None when none waits."""
-        if not self.waiting:
+    def next(self, free: int, most: int) -> Ticket | None:
+        """Take the turn that has the next places, and return it; None when none waits, or too few places are ``free`` for it.
+
+        No turn takes more than ``most``, which may ever be free here.
+        """
+        if not self.waiting or free < 1:
             return None
-        node, path = self._engine, Path()
-        passed: list[tuple[_Node, str]] = []
-        while node.queue:
-            name = self._next_of(node, path)
-            passed.append((node, name))
-            node, path = node.queue[name], (*path, name)
-        ticket = node.tickets[0]
+        ticket = self._due or self._first()
+        places = max(1, min(ticket.places, most))
+        if places > free:
+            self._due = ticket
+            return None
         self._remove(ticket)
-        self._count(ticket.asker, 1)
-        for parent, name in passed:
-            if name in parent.queue:
-                parent.queue.move_to_end(name)
+        self._count(ticket.asker, places)
+        ticket.places = places
+        node = self._engine
+        for name in ticket.asker.path:
+            child = node.children[name]
+            node.begun += places
+            child.begun_before = node.begun
+            if name in node.queue:
+                node.queue.move_to_end(name)
+            node = child
         return ticket
 
     def leave(self, ticket: Ticket) -> None:
@@ -119,31 +149,41 @@ class TurnQueue:
         self._forget_idle(ticket.asker)
 
     def evict_newest(self) -> Ticket:
-        """Remove a turn of whoever has the most waiting, the newest one. At least one turn must wait."""
+        """Remove the newest turn of whoever would still have the most waiting. At least one turn must wait."""
         node = self._engine
         while node.queue:
-            node = max(reversed(node.queue.values()), key=lambda child: child.waiting)
+            node = max(reversed(node.queue.values()), key=lambda child: child.left_without_newest)
         ticket = node.tickets[-1]
         self.leave(ticket)
         return ticket
 
     def wanted(self) -> dict[tuple[str, str], int]:
-        """Count the turns under way and waiting, by submission and app."""
+        """Count the places of turns under way and waiting, by submission and app."""
         return {
             (key, account_id): app.in_flight + app.waiting
             for key, submission in self._engine.children.items()
             for account_id, app in submission.children.items()
         }
 
+    def _first(self) -> Ticket:
+        node, path = self._engine, Path()
+        while node.queue:
+            name = self._next_of(node, path)
+            node, path = node.queue[name], (*path, name)
+        return node.tickets[0]
+
     def _next_of(self, node: _Node, path: Path) -> str:
         """Usually the first, who has no turn under way."""
-        for name, child in node.queue.items():
-            if not child.in_flight:
-                return name
+        has_larger = node.waiting > node.turns
+        if not has_larger:
+            for name, child in node.queue.items():
+                if not child.in_flight:
+                    return name
 
         def part_used(item: tuple[str, _Node]) -> float:
             name, child = item
-            return child.in_flight / (self.parts.get((*path, name)) or 1.0)
+            used = child.in_flight + (_surplus(node, child) if has_larger else 0.0)
+            return used / (self.parts.get((*path, name)) or 1.0)
 
         return min(node.queue.items(), key=part_used)[0]
 
@@ -162,12 +202,15 @@ class TurnQueue:
             node = child
 
     def _remove(self, ticket: Ticket) -> None:
+        if ticket is self._due:
+            self._due = None
         nodes = list(self._nodes(ticket.asker))
         nodes[-1].tickets.remove(ticket)
         for node in nodes:
-            node.waiting -= 1
+            node.waiting -= ticket.places
+            node.turns -= 1
         for parent, child, name in zip(nodes, nodes[1:], ticket.asker.path, strict=False):
-            if not child.waiting:
+            if not child.turns:
                 del parent.queue[name]
 
     def _forget_idle(self, asker: Asker) -> None:
@@ -177,3 +220,10 @@ class TurnQueue:
             if child.in_flight or child.waiting:
                 return
             del parent.children[name]
+
+
+def _surplus(parent: _Node, child: _Node) -> float:
+    """Return the places beyond one that a turn of the child takes, less those that each of its siblings has begun meanwhile."""
+    siblings = max(1, len(parent.children) - 1)
+    waited_for = (parent.begun - child.begun_before) / siblings
+    return max(0.0, child.waiting / child.turns - 1 - waited_for)

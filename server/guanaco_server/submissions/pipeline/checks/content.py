@@ -161,7 +161,7 @@ class ContentChecks:
 
     async def _probe(self, key: str, endpoint: str, generation: Generation) -> Probe:
         """Ask within the submission's fair share of a server that others use too. The wait for a place is no fault of the model."""
-        with await place_for_check(self._take_place, key):
+        with await place_for_check(self._take_place, key, generation.candidate_count):
             return await self._placed_probe(endpoint, generation)
 
     async def _placed_probe(self, endpoint: str, generation: Generation) -> Probe:

@@ -151,8 +151,10 @@ class LoadCheck:
 
         sharers = await self._deployments.ready_on_same_engine(key)
         known = await self._known_load(submission, sharers) if sharers else None
-        take_place = partial(self._take_place, key)
-        return CheckedServer(endpoint, take_place, count_sharers, neighbours, known)
+        is_chat = submission.kind is SubmissionKind.CHAT
+        candidates = submission.params.candidate_count if is_chat else 1
+        take_place = partial(self._take_place, key, candidates)
+        return CheckedServer(endpoint, take_place, count_sharers, neighbours, candidates, known)
 
     async def _known_load(
         self, submission: Submission, ready_on_same_engine: Sequence[tuple[str, int]]
@@ -164,6 +166,7 @@ class LoadCheck:
                 (row, report)
                 for row, report in await run_queries.reports_of_runs(session, ready_on_same_engine)
                 if report.is_passed
+                and report.candidates == submission.params.candidate_count
                 and (report.reused.at if report.reused else report.at) >= since
                 and _asked_as_much(row, submission)
             ]
@@ -202,13 +205,7 @@ def _asked_as_much(row: SubmissionRow, submission: Submission) -> bool:
     return (
         row.kind is submission.kind
         and not is_lighter
-        and _candidates(theirs.best_of, theirs.temperature)
-        == _candidates(own.best_of, own.temperature)
+        and theirs.candidate_count == own.candidate_count
         and theirs.max_input_tokens >= own.max_input_tokens
         and theirs.max_output_tokens >= own.max_output_tokens
     )
-
-
-def _candidates(best_of: int, temperature: float) -> int:
-    """Return how many replies a request makes: one where all would be the same."""
-    return best_of if temperature > 0 else 1

@@ -7,13 +7,15 @@ from contextlib import AbstractContextManager
 
 from guanaco.errors import Overloaded, StageFault
 
-TakePlace = Callable[[str], Awaitable[AbstractContextManager[object]]]
+TakePlace = Callable[[str, int], Awaitable[AbstractContextManager[object]]]
 
 
-async def place_for_check(take_place: TakePlace, key: str) -> AbstractContextManager[object]:
-    """Wait for a place at a deployment's engine. StageFault if none gets free, which is no fault of the model."""
+async def place_for_check(
+    take_place: TakePlace, key: str, candidates: int = 1
+) -> AbstractContextManager[object]:
+    """Wait for a place at a deployment's engine for each of a reply's candidates. StageFault if they do not get free, which is no fault of the model."""
     try:
-        return await take_place(key)
+        return await take_place(key, candidates)
     except Overloaded:
         raise StageFault(
             "No place for the checks got free at the model server, which others use too."
