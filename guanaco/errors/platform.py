@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from guanaco.errors.tree import GuanacoError
 
 
@@ -84,6 +86,17 @@ class DatabaseUnavailable(Unavailable):
             else "The platform's database does not answer.",
             hint=hint or "Try again in a few seconds.",
         )
+
+    @classmethod
+    def without_room(cls) -> Self:
+        """Return the error of a database that answers, and has no room for what is to be stored."""
+        error = cls.__new__(cls)
+        GuanacoError.__init__(
+            error,
+            "The platform's disk is full, so nothing can be stored.",
+            hint="Try again once an operator has made room. What was stored is still there.",
+        )
+        return error
 
 
 class PromptFailed(Unavailable):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
 import httpx
 import pytest
 from fastapi import FastAPI
@@ -57,3 +61,14 @@ async def test_an_outage_of_the_database_is_logged_in_one_line(
     (line,) = (record for record in caplog.records if record.name.startswith("guanaco"))
     assert line.exc_info is None
     assert "\n" not in line.getMessage()
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "full.db")) as connection:
+        connection.execute("CREATE TABLE words (word TEXT)")
+        connection.execute("PRAGMA max_page_count=3")
+        with pytest.raises(sqlite3.OperationalError) as raised:
+            connection.execute("INSERT INTO words VALUES (?)", ("word" * 10_000,))
+    answered = as_guanaco_error("a write", exc.OperationalError("INSERT", None, raised.value))
+    assert isinstance(answered, DatabaseUnavailable)
+    assert answered.detail == "The platform's disk is full, so nothing can be stored."

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sqlite3
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
-from sqlalchemy.exc import DataError, InterfaceError, OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnectionLeft
 from starlette.exceptions import HTTPException
 
@@ -56,6 +57,7 @@ KNOWS_WHEN = (
     errors.TooManySubmissions,
 )
 DATABASE_AWAY = (OperationalError, InterfaceError, NoConnectionLeft)
+POSTGRESQL_DISK_FULL = "53100"
 RETRY_AFTER_S = {429: "60", 503: "5", 504: "5"}
 
 logger = logging.getLogger(__name__)
@@ -188,12 +190,22 @@ def as_guanaco_error(what: str, error: Exception) -> errors.GuanacoError:
     """Itself, or what says as much as may be said of it."""
     if isinstance(error, errors.GuanacoError):
         return error
+    if _has_no_room(error):
+        logger.error("%s: the database's disk is full: %s", what, _first_line(error))
+        return errors.DatabaseUnavailable.without_room()
     if isinstance(error, DATABASE_AWAY):
         logger.warning("%s: the database does not answer: %s", what, _first_line(error))
         return errors.DatabaseUnavailable()
     if isinstance(error, DataError):  # PostgreSQL refuses a NUL in a text, and rolls back
         return errors.InvalidInput("The request holds a character that cannot be stored.")
     return internal_fault(what, error)
+
+
+def _has_no_room(error: Exception) -> bool:
+    """Tell whether the database could not write because its disk is full."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    is_full = getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+    return is_full or getattr(cause, "sqlstate", None) == POSTGRESQL_DISK_FULL
 
 
 def _first_line(error: Exception) -> str:
