@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,6 +61,20 @@ def test_a_child_that_overruns_is_a_reason(child: Path, work: str, says: str) ->
 
 def test_a_child_that_only_waits_is_ended(child: Path) -> None:
     assert "more than 1 s" in str(run(child, "time.sleep(60)", replace(LIMITS, wall_s=1)))
+
+
+@pytest.mark.parametrize(
+    ("start", "says"),
+    [
+        ("import nothing_of_that_name", "nothing_of_that_name"),
+        ("raise SystemExit(3)", "could not begin (3): it says nothing"),
+        ("import os; os.kill(os.getpid(), 9)", "could not begin (-9)"),
+    ],
+)
+def test_a_child_that_cannot_begin_is_our_fault(child: Path, start: str, says: str) -> None:
+    (child / "tried.py").write_text(start)
+    with pytest.raises(RuntimeError, match=re.escape(says)):
+        confined.run("tried", child, LIMITS)
 
 
 def test_a_child_has_no_secret(child: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from guanaco_server.confinement.packages import linked_packages
 from guanaco_server.confinement.profiles import confine_checker, confine_computation
 
 MAX_WORDS_BYTES = 10_000
+BEGUN = b"begun"  # what goes wrong from then on is the fault of the files
 ENVIRONMENT = ("PATH", "PYTHONPATH", "LANG", "LD_LIBRARY_PATH")
 SETTINGS = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "PYTHONUTF8": "1"}
 
@@ -63,17 +64,24 @@ class StartChild(Protocol):
 def run(module: str, folder: Path, limits: ProcessLimits) -> str | None:
     """Return why the child refuses the folder's content, as the end of a sentence; None if it does not.
 
-    The caller may be confined. It needs the folder around this one for itself, and /dev/null.
+    The caller may be confined. It needs the folder around this one for itself.
+
+    Raises:
+        RuntimeError: The child ended before it had looked at the folder, which is nobody's fault but the platform's.
     """
     around = folder.absolute().parent
-    with linked_packages(around) as links, tempfile.TemporaryFile(dir=around) as words:
+    with (
+        linked_packages(around) as links,
+        tempfile.TemporaryFile(dir=around) as words,
+        tempfile.TemporaryFile(dir=around) as complaints,
+    ):
         environment = child_environment()
         paths = [links, *filter(None, [environment.get("PYTHONPATH")])]
         process = subprocess.Popen(
             [sys.executable, "-s", "-P", "-m", module, str(folder.absolute())],
             stdin=subprocess.DEVNULL,
             stdout=words,
-            stderr=subprocess.DEVNULL,
+            stderr=complaints,
             env=environment | {"PYTHONPATH": os.pathsep.join(paths)},
         )
         try:
@@ -84,7 +92,12 @@ def run(module: str, folder: Path, limits: ProcessLimits) -> str | None:
             process.kill()
             process.wait()
         words.seek(0)
-        return _reason(status, words.read(MAX_WORDS_BYTES), limits)
+        begun, _, verdict = words.read(MAX_WORDS_BYTES).partition(b"\n")
+        if begun != BEGUN:
+            complaints.seek(max(0, complaints.seek(0, os.SEEK_END) - MAX_WORDS_BYTES))
+            why = complaints.read().decode(errors="replace").strip().rpartition("\n")[2]
+            raise RuntimeError(f"{module} could not begin ({status}): {why or 'it says nothing'}")
+        return _reason(status, verdict, limits)
 
 
 def start(module: str) -> subprocess.Popen[bytes]:
@@ -114,7 +127,7 @@ def confine_pipes(memory_bytes: int) -> None:
 
 
 def confine(limits: ProcessLimits, folder: Path) -> None:
-    """Take the limits upon this process, for good, and leave it only this folder."""
+    """Take the limits upon this process, for good, leave it only this folder, and tell ``run`` that the work begins."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     cpu_s = int(used.ru_utime + used.ru_stime) + 1 + limits.cpu_s
     pages = int(Path("/proc/self/statm").read_text().split()[0])
@@ -123,6 +136,7 @@ def confine(limits: ProcessLimits, folder: Path) -> None:
     _lower(resource.RLIMIT_FSIZE, limits.file_bytes)
     _lower(resource.RLIMIT_CORE, 0)
     confine_checker(folder)
+    print(BEGUN.decode(), flush=True)
 
 
 def tell(reason: str | None) -> None:
