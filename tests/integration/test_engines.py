@@ -144,12 +144,36 @@ async def test_a_crash_and_restart_serves_both_again(world: Shared) -> None:
     assert world.deployments.replicas(FIRST) == world.deployments.replicas(SECOND) != ()
 
 
-async def test_a_server_that_keeps_dying_is_given_up_for_all(world: Shared) -> None:
-    for _ in range(2):
+async def test_a_server_that_never_answers_is_given_up_for_all(world: Shared) -> None:
+    for _ in range(3):
         world.cluster.die(NAME)
         await world.reconciler.reconcile()
-        await world.reconciler.reconcile()
     assert sorted(world.given_up) == [FIRST, SECOND]
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("guilty", range(5))
+async def test_only_who_kills_a_shared_server_fails(world: Shared, guilty: int) -> None:
+    keys = [FIRST, SECOND, *(f"acme-tiny_v{number}" for number in range(3, 6))]
+    ada = await world.account(Role.DEVELOPER, "ada")
+    for key in keys[2:]:
+        await world.publish(ada, key)
+        await world.deploy(key)
+    for _ in range(40):
+        row = await world.deployments.find(keys[guilty])
+        if row is not None and row.phase is Phase.READY:  # it is asked, and kills its server
+            world.cluster.die(deployment_name(row.server_key))
+        await world.reconciler.reconcile()
+        await world.platform.rooms.scaling.admission.step()
+        world.clock.advance(20)
+    assert world.given_up == [keys[guilty]]
+    phases = await world.phases()
+    innocent = {key for key in keys if key != keys[guilty]}
+    assert {phases[key] for key in innocent} == {Phase.READY}
+    assert all(world.deployments.replicas(key) for key in innocent)
+    assert len(await world.cluster.list_deployments()) <= 4
+    given = await world.deployments.wish(Deployment("acme-tiny_v9", 1, "a" * 64, 1_096))
+    assert given.server is None, "nobody joins a server that kept dying"
 
 
 async def test_a_restarted_platform_finds_both_again(world: Shared) -> None:

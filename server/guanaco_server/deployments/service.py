@@ -43,6 +43,7 @@ from guanaco_server.runtime.clock import Clock
 
 LONGEST_START_S = 3_600  # what took longer was no start: the platform was down meanwhile
 STARTS = "A model server is starting."
+DIVIDED = "The model server that it shared kept dying, so it gets another one."
 TAKING_OVER = {  # who may take over a server, and its phase afterwards
     Phase.WAKING: Phase.RESTARTING,
     Phase.WAITING: Phase.STARTING,
@@ -270,6 +271,33 @@ class DeploymentService(KnownEndpoints):
             return await queries.admit(
                 session, submission_id, row.phase, TAKING_OVER[row.phase], self._clock.now()
             )
+
+    async def divide(self, rows: Sequence[DeploymentRow]) -> list[str]:
+        """Give half of the deployments whose common server keeps dying another one, and return which; none if they have changed meanwhile.
+
+        They wait for room. What has been counted against them, or against those that stay, is forgotten.
+        """
+        async with self._database.write() as session:
+            await assignment.lock(session)
+            found = [await queries.locked(session, row.submission_id) for row in rows]
+            users = [row for row in found if row is not None]
+            if len(users) < len(rows) or not all(map(DeploymentRow.is_as_seen, users, rows)):
+                return []
+            stay, leave = users[: (len(users) + 1) // 2], users[(len(users) + 1) // 2 :]
+            await assignment.divide(session, leave, self._clock.now())
+            for row in stay:
+                row.restarts = 0
+            for row in leave:
+                row.phase, row.restarts, row.updated_at = Phase.WAKING, 0, self._clock.now()
+                row.endpoints, row.endpoint = [], None
+                row.problem = DIVIDED
+                row.unserved_since = row.unserved_since or row.updated_at
+                await self.meter.end(session, row.submission_id, row.updated_at)
+            left = [Deployment.of(row) for row in leave]
+        for one in left:
+            self.note_given(one)
+        self.woken.set()
+        return [one.submission_id for one in left]
 
     async def has_taken_over(self, row: DeploymentRow) -> bool:
         """Return whether the deployment's server was another one's before, so that a swap gives it what it lacks."""

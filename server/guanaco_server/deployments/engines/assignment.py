@@ -6,7 +6,7 @@ platform (``engine_digest``). Deployments that differ only in what each request 
     open      the engine that the next deployment of its digest joins; there is at most one
     private   no digest: what only measures, and what came while a gateway of the version before served: that gateway
               would ask a shared server for a model by a name that the server does not know
-    closed    a redeploy has begun a newer one: those that use it stay, nobody joins
+    closed    a redeploy has begun a newer one, or its server kept dying: those that use it stay, nobody joins
 
 An engine is there as long as a deployment uses it. It is named after the deployment that began it, and the model server
 knows its model by that name (``Deployment.model``). Who uses which is ``deployments.server``, so nothing is counted twice.
@@ -20,7 +20,7 @@ import hashlib
 import json
 import secrets
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -79,6 +79,13 @@ async def assign(
             await session.flush()  # before another one has it
         else:
             digest = None
+    return await _begin(session, deployment, digest, now)
+
+
+async def _begin(
+    session: AsyncSession, deployment: Deployment, digest: str | None, now: datetime
+) -> str:
+    """Begin an engine that is named after the deployment, and return its name."""
     engine = await _new_name(session, deployment)
     row = await session.get(EngineRow, engine)
     if row is None:
@@ -89,6 +96,17 @@ async def assign(
     row.spare = None
     await session.flush()
     return engine
+
+
+async def divide(session: AsyncSession, leaving: Sequence[DeploymentRow], now: datetime) -> None:
+    """Give some of an engine's deployments another one, without a server yet. Nobody joins either of the two any more."""
+    old = await session.get(EngineRow, leaving[0].server_key)
+    if old is not None:
+        old.digest = None
+    engine = await _begin(session, Deployment.of(leaving[0]), None, now)
+    for row in leaving:
+        row.server = engine if engine != row.submission_id else None
+    await session.flush()
 
 
 async def exchange(session: AsyncSession, one: str, other: str) -> None:

@@ -1,7 +1,8 @@
 """Brings one engine, and the deployments that use it, from what was found to what it should be.
 
 - a ready server that crashed, or hangs, is started again; after ``restart_limit`` times within
-  ``STABLE_S`` it is given up, and its submission fails with what the server last said;
+  ``STABLE_S`` it is given up, and its submission fails with what the server last said. Half of several
+  submissions that share it get another server first, and so on, until the one that kills it is alone;
 - what the cluster caused is no crash, is counted against nobody, and comes back by itself: a server whose node was
   lost, or that somebody deleted, is started again; one for which there is no machine, or no image, is waited for;
 - a replica that exited, or hangs, beside others that serve is out of use at once and started again alone. That is no
@@ -333,6 +334,18 @@ class EngineReconciler:
         return False
 
     async def _give_up_on(self, rows: list[DeploymentRow]) -> None:
+        """Fail a submission whose server keeps dying. Half of several that share one get another server first, to find who kills it.
+
+        This is repeated with the server that still dies, until it has one user. A server that dies before it answers fails all.
+        """
+        if len(rows) > 1 and rows[0].phase is Phase.READY:
+            if left := await self._deployments.divide(rows):
+                logger.warning(
+                    "the server of %s keeps dying: %s get another one, to find out who kills it",
+                    rows[0].submission_id,
+                    ", ".join(left),
+                )
+            return
         lines, _ = await self._deployments.servers.logs(rows[0].server_key, 0)
         for row in rows:
             await self._give_up(row.submission_id, lines)
