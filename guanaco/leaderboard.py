@@ -126,7 +126,7 @@ class Leaderboard(BaseModel):
 def group_by_sweep(
     rows: Sequence[LeaderboardRow],
 ) -> tuple[list[LeaderboardRow], dict[str, int]]:
-    """Keep the first row of each sweep.
+    """Keep the first row of each sweep; one that is neither served nor scored only where all are like that.
 
     Args:
         rows: Rows of a board, in the order in which they are shown.
@@ -134,18 +134,22 @@ def group_by_sweep(
     Returns:
         The rows that are kept, and by submission how many variants of its sweep stand behind it.
     """
-    kept: list[LeaderboardRow] = []
-    first: dict[str, str] = {}
+    leaders: dict[str, LeaderboardRow] = {}
     behind: dict[str, int] = {}
     for row in rows:
-        leader = first.get(row.sweep) if row.sweep else None
-        if leader is not None:
-            behind[leader] = behind.get(leader, 0) + 1
-            continue
         if row.sweep:
-            first[row.sweep] = row.submission_id
-        kept.append(row)
+            leader = leaders.setdefault(row.sweep, row)
+            if not _counts(leader) and _counts(row):
+                leaders[row.sweep] = row
+    kept = [row for row in rows if not row.sweep or leaders[row.sweep] is row]
+    for row in rows:
+        if row.sweep and (leader := leaders[row.sweep]) is not row:
+            behind[leader.submission_id] = behind.get(leader.submission_id, 0) + 1
     return kept, behind
+
+
+def _counts(row: LeaderboardRow) -> bool:
+    return row.score is not None or row.status in (Status.DEPLOYED, Status.INACTIVE)
 
 
 class SettledDuels(BaseModel):

@@ -71,6 +71,11 @@ def show(competition_id: Id, as_json: AsJson = False) -> None:
         console.line(f"duels       {_duels(competition.duels)}")
     if competition.ask is not None:
         console.line(f"asks        {_ask(competition.ask)}")
+    if competition.feedback_after is not None:
+        console.line(f"asks        after {words.counted(competition.feedback_after, 'message')}")
+    if memory := competition.memory.model_dump(exclude_defaults=True):
+        given = ", ".join(f"{name} {value}" for name, value in memory.items())
+        console.line(f"memory      {given}")
     if competition.retention_days is not None:
         console.line(f"kept        {competition.retention_days} days")
     if competition.queue is not None:
