@@ -122,7 +122,7 @@ async def test_endless_candidates_are_read_up_to_the_answer_limit(
 
 
 class Roomy(Patient):
-    changes = {**Patient.changes, "replica_max_streams": 200}
+    changes = {**Patient.changes, "replica_max_streams": 220}
 
 
 @pytest.mark.slow
