@@ -37,7 +37,7 @@ FUZZING = (
     "--exclude-path-regex=/events$",  # endless
 )
 EXAMPLES = {Role.ADMIN: 3, Role.DEVELOPER: 1, Role.BACKEND: 1}
-"""Of each operation. An admin's key opens all of them; the others' show how most are refused."""
+"""Requests of each operation, by role: an admin's key opens all, the others' show how most are refused."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ without a word was ended by its limits, or crashed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -110,6 +111,16 @@ def start(module: str) -> subprocess.Popen[bytes]:
         env=child_environment(),
         start_new_session=True,
     )
+
+
+def end(child: Child) -> None:
+    """End a child that ``start`` started, and wait until it is gone: not on an event loop."""
+    child.kill()
+    child.wait()
+    for pipe in (child.stdin, child.stdout):
+        with contextlib.suppress(OSError):
+            assert pipe is not None, "both are pipes"
+            pipe.close()
 
 
 def child_environment() -> dict[str, str]:

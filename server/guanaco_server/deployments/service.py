@@ -293,6 +293,7 @@ class DeploymentService(KnownEndpoints):
                 row.problem = DIVIDED
                 row.unserved_since = row.unserved_since or row.updated_at
                 await self.meter.end(session, row.submission_id, row.updated_at)
+            await self.divide_costs(session, stay[0])
             left = [Deployment.of(row) for row in leave]
         for one in left:
             self.note_given(one)

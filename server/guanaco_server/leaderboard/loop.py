@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable
 
 from sqlalchemy.exc import DBAPIError
 
@@ -40,8 +41,8 @@ class ScoreLoop:
         self._standings = standings
         self._verdicts = verdicts
         self._stability = stability
-        self._has_ranked = asyncio.Event()
-        self._has_other_pairs = asyncio.Event()
+        self._has_verdicts = asyncio.Event()  # to look at, as boards were ranked
+        self._has_pairs = asyncio.Event()
         self._commits = commits
         self._counted_at = float("-inf")
         self._is_behind = False  # conversations wait to be measured
@@ -55,8 +56,12 @@ class ScoreLoop:
         self._standings.reset()
         self._counting.start(self._keep_counted())
         self._ranking.start(self._keep_ranked())
-        self._settling.start(self._keep_settled())
-        self._weighing.start(self._keep_weighed())
+        self._settling.start(
+            self._follow_rankings(self._has_verdicts, self._note_settled, "verdicts", 0.1)
+        )
+        self._weighing.start(
+            self._follow_rankings(self._has_pairs, self._weigh, "how few votes decide", 0.05)
+        )
 
     async def stop(self) -> None:
         await self._counting.stop()
@@ -137,8 +142,8 @@ class ScoreLoop:
             began = time.monotonic()
             try:
                 await self._standings.publish()
-                self._has_ranked.set()
-                self._has_other_pairs.set()
+                self._has_verdicts.set()
+                self._has_pairs.set()
             except (DBAPIError, OSError) as error:
                 logger.warning("leaderboard not updated; trying again: %s", error)
                 self._standings.reset()
@@ -146,28 +151,22 @@ class ScoreLoop:
                 await asyncio.sleep(IDLE_S)
             await asyncio.sleep(min(time.monotonic() - began, MOST_PAUSE_S))
 
-    async def _keep_settled(self) -> None:
-        """Look at verdicts for a tenth of the time at most."""
+    async def _follow_rankings(
+        self,
+        has_ranked: asyncio.Event,
+        work: Callable[[], Awaitable[None]],
+        name: str,
+        share: float,
+    ) -> None:
+        """Do ``work`` after rankings, for this share of the time at most."""
         while True:
-            await self._has_ranked.wait()
-            self._has_ranked.clear()
+            await has_ranked.wait()
+            has_ranked.clear()
             began = time.monotonic()
             try:
-                await self._note_settled()
+                await work()
             except (DBAPIError, OSError) as error:
-                logger.warning("verdicts not looked at; trying again: %s", error)
-                self._has_ranked.set()
-            await asyncio.sleep(max(VERDICTS_S, 9 * (time.monotonic() - began)))
-
-    async def _keep_weighed(self) -> None:
-        """Find how few votes decide for a twentieth of the time at most."""
-        while True:
-            await self._has_other_pairs.wait()
-            self._has_other_pairs.clear()
-            began = time.monotonic()
-            try:
-                await self._weigh()
-            except (DBAPIError, OSError) as error:
-                logger.warning("how few votes decide was not found; trying again: %s", error)
-                self._has_other_pairs.set()
-            await asyncio.sleep(max(VERDICTS_S, 19 * (time.monotonic() - began)))
+                logger.warning("%s: not found; trying again: %s", name, error)
+                has_ranked.set()
+            took_s = time.monotonic() - began
+            await asyncio.sleep(max(VERDICTS_S, took_s / share - took_s))

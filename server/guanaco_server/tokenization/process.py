@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from guanaco_server.confinement import priority
+from guanaco_server.confinement import confined, priority
 from guanaco_server.confinement.confined import Child, StartChild
 from guanaco_server.confinement.frames import LENGTH, packed
 from guanaco_server.runtime import threads
@@ -84,7 +84,7 @@ class TokenizerProcess:
         self.resident_bytes = 0
         for pipe in (self._to, self._from):
             os.set_blocking(pipe, False)
-        self._finalizer = weakref.finalize(self, _end, process)
+        self._finalizer = weakref.finalize(self, confined.end, process)
         self._loop.add_reader(self._from, self._read)
 
     @property
@@ -301,12 +301,3 @@ def _started(start_child: StartChild, is_trial: bool) -> Child:
     if is_trial:
         priority.lower(process.pid)
     return process
-
-
-def _end(process: Child) -> None:
-    process.kill()
-    process.wait()
-    for pipe in (process.stdin, process.stdout):
-        with contextlib.suppress(OSError):
-            assert pipe is not None, "both are pipes"
-            pipe.close()

@@ -133,7 +133,7 @@ class _CheckProcess:
         self._source = source
         self._reader = reader
         self._writer = writer
-        self._finalizer = weakref.finalize(self, _end, process)
+        self._finalizer = weakref.finalize(self, confined.end, process)
         self.is_done = True
 
     @classmethod
@@ -308,12 +308,3 @@ def _start(start_child: StartChild) -> Child:
     process = start_child(child.__name__)
     priority.lower(process.pid)  # people who chat come first
     return process
-
-
-def _end(process: Child) -> None:
-    process.kill()
-    process.wait()
-    for pipe in (process.stdin, process.stdout):
-        with contextlib.suppress(OSError):
-            assert pipe is not None, "both are pipes"
-            pipe.close()

@@ -236,12 +236,7 @@ class _Renderer:
         if self._process is None:
             return
         process, self._process = self._process, None
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            with contextlib.suppress(OSError):
-                assert pipe is not None, "both are pipes"
-                pipe.close()
+        confined.end(process)
 
     def _running(self) -> Child:
         if self._process is not None and self._process.poll() is None:

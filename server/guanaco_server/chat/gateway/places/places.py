@@ -288,10 +288,8 @@ class TurnPlaces:
         ticket = engine.queue.add(asker, places)
         turn = engine.turns[ticket] = asyncio.get_running_loop().create_future()
         self._note_waiting(engine, asker.key, 1)
-        if places > 1:
-            engine.part = (
-                None  # the part that it is due is not known before the gateways have agreed again
-            )
+        if places > 1:  # its part is not known before the gateways have agreed again
+            engine.part = None
         if engine.queue.waiting - (places - 1) > self._most_waiting(engine):
             self._refuse(engine, engine.queue.evict_newest())
         self._give_places(engine)
