@@ -294,15 +294,21 @@ async def test_in_a_backlog_the_oldest_rating_is_counted_first(world: Rated) -> 
     assert [rating.id for rating in waiting] == given[:5]
 
 
-@pytest.mark.both_databases
-async def test_what_waits_is_found_by_its_index(world: Rated) -> None:
-    """However many ratings there are: it is looked for twice a second."""
+def statements(world: Rated) -> list[tuple[str, Any]]:
+    """Return a list of what is executed from now on, with its parameters."""
     asked: list[tuple[str, Any]] = []
 
     @event.listens_for(world.database.engine.sync_engine, "before_cursor_execute")
     def note(*executed: Any) -> None:
         asked.append((executed[2], executed[3]))
 
+    return asked
+
+
+@pytest.mark.both_databases
+async def test_what_waits_is_found_by_its_index(world: Rated) -> None:
+    """However many ratings there are: it is looked for twice a second."""
+    asked = statements(world)
     async with world.database.read() as session:
         await feedback_records.uncounted(session, 1)
         await chat_records.changed(session, 1)
@@ -330,13 +336,9 @@ async def test_conversations_are_measured_before_their_transaction(world: Rated)
     await world.settle_all()
     for number in range(3):
         await converse(world, world.backend, "one_v1", f"user-{number}", [(Sender.BOT, "Ahoy!")])
-    asked: list[str] = []
-
-    @event.listens_for(world.database.engine.sync_engine, "before_cursor_execute")
-    def note(*executed: Any) -> None:
-        asked.append(executed[2])
-
+    executed = statements(world)
     await world.scores.counter.count_batch()
+    asked = [statement for statement, _ in executed]
     began = next(n for n, statement in enumerate(asked) if "UPDATE score_books" in statement)
     inside = " ".join(asked[began:])
     before = (
@@ -351,6 +353,34 @@ async def test_conversations_are_measured_before_their_transaction(world: Rated)
     assert "INTO score_conversations" in inside
     assert len(asked) - began <= 11
     assert "UPDATE conversations" in asked[-1], "who chats waits for what comes after it"
+    assert await world.counted_from_nothing() == await world.tallies()
+
+
+async def test_conversations_of_ratings_are_measured_before_their_transaction(
+    world: Rated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is rated or said after they were read, and before the transaction, is counted by it."""
+    said = [(Sender.USER, "hello"), (Sender.BOT, "Ahoy!")]
+    one, two, three = [await converse(world, world.backend, "one_v1", user, said) for user in USERS]
+    await world.feedback.rate(world.backend, one, FeedbackRequest(thumbs_up=True))
+    write_unit = world.database.write_unit
+
+    async def late(unit: Any) -> Any:
+        monkeypatch.undo()
+        await world.feedback.rate(world.backend, two, FeedbackRequest(thumbs_up=False))
+        await say(world, three, said)
+        asked = statements(world)
+        counted = await write_unit(unit)
+        read = [parameters for statement, parameters in asked if "FROM messages" in statement]
+        assert [one in str(parameters) for parameters in read] == [
+            not world.database.has_one_writer
+        ]
+        return counted
+
+    monkeypatch.setattr(world.database, "write_unit", late)
+    counted = await world.scores.counter.count_batch()
+    assert counted.count == 5
+    assert not await world.scores.counter.has_work()
     assert await world.counted_from_nothing() == await world.tallies()
 
 

@@ -76,7 +76,7 @@ class BesideLoad:
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
-        await self._count()
+        await self._look()  # a short check may be over before the next look
         watching = asyncio.create_task(self._watch())
         try:
             yield
@@ -103,12 +103,15 @@ class BesideLoad:
 
     async def _watch(self) -> None:
         while True:
-            await self._count()
-            if self._sharers:
-                await self._look_at_own()
-            for neighbour in self._server.neighbours():
-                await self._look_at(neighbour)
             await asyncio.sleep(LOOK_S)
+            await self._look()
+
+    async def _look(self) -> None:
+        await self._count()
+        if self._sharers:
+            await self._look_at_own()
+        for neighbour in self._server.neighbours():
+            await self._look_at(neighbour)
 
     async def _count(self) -> None:
         self._sharers = max(self._sharers, await self._server.count_sharers())

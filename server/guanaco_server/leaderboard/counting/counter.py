@@ -11,7 +11,8 @@ may be repeated, batches may come in any order, and a crash loses nothing. Nobod
 takes locks of ratings and conversations as its last act before it commits, and a conversation that was written since it was read is
 counted again by the next one.
 
-Where only conversations have changed, they are read and measured before the transaction: on SQLite all chats wait for that.
+Conversations are read and measured before the transaction where all chats would wait for that, as on SQLite. Those that were written or
+rated since are left for the next batch, or read again.
 
 Conversations that were measured by an older definition come last, a bounded number in a batch. A process that knows
 only an older definition leaves newer measurements alone until their conversation changes, so two versions that run
@@ -87,13 +88,22 @@ class CountedBatch:
     aggregates: Mapping[Key, Aggregate]
 
 
-class _Changed(NamedTuple):
-    """Conversations that have changed, and some that were measured by an older definition, as they were read and measured."""
+class _ReadAhead(NamedTuple):
+    """What is to be counted, as it was before the batch's transaction.
+
+    Attributes:
+        ids: Conversations that have changed.
+        outdated: Some that were measured by an older definition.
+        read: These, and those of what else is counted, as they were read.
+        measured: The same, measured.
+        is_everything: Whether nothing but these conversations is to be counted.
+    """
 
     ids: Sequence[str]
     outdated: Sequence[str]
     read: ReadConversations
     measured: Mapping[str, Measurement]
+    is_everything: bool
 
 
 class ScoreCounter:
@@ -133,33 +143,46 @@ class ScoreCounter:
     async def count_batch(self) -> CountedBatch:
         """Count one batch. Other callers, in any process, wait until it is committed."""
         context = await self._context()
-        changed = await self._changed(context.windows)
+        ahead = await self._read_ahead(context.windows)
 
         async def count(session: AsyncSession) -> CountedBatch:
             version = await queries.lock_counting(session)
             batch = _Batch(session, version, context, self._definitions, self._kept, self._limit)
-            if changed is not None:
-                return await batch.measure(changed)
+            if ahead is not None and ahead.is_everything:
+                return await batch.measure(ahead)
             await _notice_windows(session, context.windows)
-            return await batch.count()
+            return await batch.count(ahead)
 
         counted = await self._database.write_unit(count)
         self._kept.keep(counted.version, counted.aggregates)
         return counted
 
-    async def _changed(self, windows: Mapping[str, VotingWindow]) -> _Changed | None:
-        """Measure the conversations that wait for it, before the transaction for which chats wait on SQLite; None where anything else waits as well."""
+    async def _read_ahead(self, windows: Mapping[str, VotingWindow]) -> _ReadAhead | None:
+        """Read and measure conversations before the transaction; None where the transaction does it, since nobody waits for that."""
         async with self._database.read() as session:
-            if await _has_votes(session):
-                return None
-            if _new_windows(await queries.counted_windows(session), windows):
+            is_everything = not await _has_votes(session)
+            if is_everything:
+                known = await queries.counted_windows(session)
+                is_everything = not _new_windows(known, windows)
+            if not is_everything and not self._database.has_one_writer:
                 return None
             changed = await chat_records.changed(session, self._limit)
             outdated = await queries.outdated(session, self._definitions.version, OUTDATED)
-            found = await chat_records.recorded(session, {*changed, *outdated})
+            wanted = {*changed, *outdated}
+            if not is_everything:
+                wanted |= await self._concerned(session)
+            found = await chat_records.recorded(session, wanted)
             read = await read_conversations(session, found)
         measured = await threads.BACKGROUND.run(read.measured, self._definitions)
-        return _Changed(changed, outdated, read, measured)
+        return _ReadAhead(changed, outdated, read, measured, is_everything)
+
+    async def _concerned(self, session: AsyncSession) -> set[str]:
+        """Return the conversations of new ratings, and those of the submissions that are recounted next."""
+        ratings = await feedback_records.uncounted(session, self._limit)
+        found = {rating.conversation_id for rating in ratings}
+        for submission_id in await queries.recounts(session, RECOUNTS):
+            found |= set(await chat_records.of_submission(session, submission_id))
+        return found
 
     async def forget_users(self, session: AsyncSession, user_keys: Collection[str]) -> None:
         """Delete every row that names these users, within the transaction that erases what they wrote."""
@@ -236,7 +259,7 @@ class _Batch:
         self._limit = limit
         self._deltas = Deltas()
 
-    async def count(self) -> CountedBatch:
+    async def count(self, ahead: _ReadAhead | None) -> CountedBatch:
         session = self._session
         corrections = await queries.take_corrections(session, BATCH)
         recounts = await queries.take_recounts(session, RECOUNTS)
@@ -256,8 +279,7 @@ class _Batch:
         ratings = [rating for rating in found if rating.conversation_id in there]
         recount = await self._begin_recount(recounts)
         await self._correct(corrections, recount)
-        read = await read_conversations(session, conversations)
-        await self._count(conversations, read.measured(self._definitions))
+        await self._count(conversations, await self._measured(conversations, ahead))
         await count_votes(session, ratings, recount, self._context, self._deltas)
         aggregates = await self._write_aggregates(recounts)
         if ratings:
@@ -271,14 +293,35 @@ class _Batch:
             aggregates=aggregates,
         )
 
-    async def measure(self, changed: _Changed) -> CountedBatch:
+    async def _measured(
+        self, conversations: Collection[RecordedConversation], ahead: _ReadAhead | None
+    ) -> dict[str, Measurement]:
+        """Measure conversations, but for those that are now as they were read ahead."""
+        known: dict[str, Measurement] = {}
+        if ahead is not None:
+            rated = await feedback_records.rated(
+                self._session, [conversation.id for conversation in conversations]
+            )
+            known = {
+                one.id: ahead.measured[one.id]
+                for one in conversations
+                if ahead.read.counts.get(one.id) == one.message_count
+                and (one.id in ahead.read.rated) == (one.id in rated)
+            }
+        others = [one for one in conversations if one.id not in known]
+        if not others:
+            return known
+        read = await read_conversations(self._session, others)
+        return known | read.measured(self._definitions)
+
+    async def measure(self, ahead: _ReadAhead) -> CountedBatch:
         """Count conversations, and nothing else. One that was written since it was read is left for the next batch."""
-        recorded = await self._recorded(changed.ids, changed.outdated)
-        found = [one for one in recorded if one.message_count == changed.read.counts.get(one.id)]
-        await self._count(found, changed.measured)
+        recorded = await self._recorded(ahead.ids, ahead.outdated)
+        found = [one for one in recorded if one.message_count == ahead.read.counts.get(one.id)]
+        await self._count(found, ahead.measured)
         aggregates = await self._write_aggregates(())
         await chat_records.note_measured(self._session, found)
-        is_all = len(changed.ids) < self._limit
+        is_all = len(ahead.ids) < self._limit
         return CountedBatch(self._version, len(found), is_all, self._deltas.votes, aggregates)
 
     async def _count(

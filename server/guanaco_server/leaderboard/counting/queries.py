@@ -83,8 +83,12 @@ async def has_recounts(session: AsyncSession) -> bool:
     return await session.scalar(select(RecountRow.submission_id).limit(1)) is not None
 
 
+async def recounts(session: AsyncSession, limit: int) -> Sequence[str]:
+    return (await session.scalars(select(RecountRow.submission_id).limit(limit))).all()
+
+
 async def take_recounts(session: AsyncSession, limit: int) -> list[str]:
-    ids = (await session.scalars(select(RecountRow.submission_id).limit(limit))).all()
+    ids = await recounts(session, limit)
     if ids:
         await session.execute(
             delete(RecountRow).where(among(session, RecountRow.submission_id, ids))
