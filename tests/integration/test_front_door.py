@@ -13,6 +13,7 @@ from dataclasses import replace
 import httpx
 import pytest
 import uvicorn
+import uvloop
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
@@ -22,6 +23,7 @@ from guanaco_server.http.connections.front_door import (
     FrontDoor,
     ProxiedRequests,
 )
+from guanaco_server.http.connections.listener import RECEIVED_BYTES, Listener
 from guanaco_server.http.connections.protocol import HEADER_PIECE_BYTES, GuardedProtocol
 from guanaco_server.http.errors import ErrorForms
 from guanaco_server.observability.exposition import serving
@@ -173,6 +175,54 @@ async def test_each_connection_parses_one_piece_per_loop_pass() -> None:
         by_pass[when] += size
     assert sum(by_pass.values()) > 12_000
     assert max(by_pass.values()) <= HEADER_PIECE_BYTES
+
+
+def test_a_refused_client_is_read_once_per_loop_pass() -> None:
+    """uvloop reads a connection up to 32 times in a pass, with 256 KB each: a hundred of them once stopped it for 400 ms."""
+    discarded = Counter[int]()  # by pass
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_discard_a_flood(discarded))
+    assert sum(discarded.values()) > 2 * RECEIVED_BYTES
+    assert max(discarded.values()) <= 2 * RECEIVED_BYTES, "the kernel holds up to twice as much"
+
+
+async def _discard_a_flood(discarded: Counter[int]) -> None:
+    loop = asyncio.get_running_loop()
+    now, is_over = 0, asyncio.Event()
+
+    class Watched(GuardedProtocol):
+        def _discard(self, size: int) -> None:
+            discarded[now] += size
+            super()._discard(size)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            is_over.set()
+
+    def count() -> None:
+        nonlocal now
+        now += 1
+        if not is_over.is_set():
+            loop.call_soon(count)
+
+    door = FrontDoor(LONG, (), Metrics())
+    config = uvicorn.Config(Echo(), log_config=None, lifespan="off", ws="none")
+    config.load()
+
+    def make() -> asyncio.Protocol:
+        return Watched(door, config=config, server_state=ServerState(), app_state={}, _loop=loop)
+
+    with socket.socket() as listening, socket.socket() as client:
+        listening.bind(("127.0.0.1", 0))
+        listener = Listener(listening, door, make)
+        client.connect(listening.getsockname())
+        client.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:  # until the kernel holds all that it takes
+                client.send(BLOCK)
+        loop.call_soon(count)
+        await is_over.wait()
+        listener.close()
 
 
 async def test_a_header_of_just_under_64_kb_is_read() -> None:

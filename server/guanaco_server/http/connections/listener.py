@@ -24,6 +24,9 @@ from guanaco_server.runtime.waiting import happens
 ACCEPTED_AT_ONCE = 64  # in a pass of the loop: 6 ms
 REFUSED_AT_ONCE = 256  # 20 ms on a slow core, however many connections there are
 BACKLOG = 4_096  # connects at once that the kernel holds for us
+RECEIVED_BYTES = (
+    131_072  # that the kernel holds of a connection, and one read has; its own limit is megabytes
+)
 DATE_S = 1.0  # an answer's Date header has whole seconds
 REST_S = 0.5  # after the process or the machine had no file left for one more
 REFUSAL = refusal_of(TooManyConnections())
@@ -46,6 +49,7 @@ class Listener:
         self._starts: set[asyncio.Task[None]] = set()
         self._rest: asyncio.TimerHandle | None = None
         listening.setblocking(False)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVED_BYTES)
         listening.listen(BACKLOG)
         self._begin()
 

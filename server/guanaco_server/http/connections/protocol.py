@@ -106,17 +106,17 @@ class GuardedProtocol(HttpToolsProtocol):
     def _go_on(self) -> None:
         """Parse one piece and leave the rest to the next pass: two hundred clients that send much hold nobody up."""
         rest, self._rest = self._rest, b""
-        if not rest or self.transport.is_closing():
+        if self.transport.is_closing():
             return
         if self._phase == CLOSING:
             self._discard(len(rest))
-        else:
+        elif rest:
             size = PIECE_BYTES if self._phase == BODY else HEADER_PIECE_BYTES
             self._rest = rest[size:]
             self._feed(rest[:size])
         if self.transport.is_closing():
             self._rest = b""
-        elif self._rest:
+        elif self._rest or (rest and self._phase == CLOSING):
             self.transport.pause_reading()
             self.loop.call_soon(self._go_on)
         elif not self.flow.read_paused:
