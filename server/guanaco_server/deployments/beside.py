@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime
+from functools import partial
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco_server.database.database import Database
+from guanaco_server.database.database import Database, after_commit
 from guanaco_server.deployments import queries
 from guanaco_server.deployments.engines import assignment
 from guanaco_server.deployments.model_servers.model_server import ModelServer, ModelServerFault
@@ -86,7 +87,7 @@ class VersionsBeside:
             row.share = row.takes_since = None
         else:
             await self._deployments.withdraw(session, key)
-        self._deployments.note_replicas(key, ())
+        after_commit(session, partial(self._deployments.note_replicas, key, ()))
 
     async def draining(self) -> list[tuple[str, datetime]]:
         """Return the key of each deployment that finishes its replies, and since when."""

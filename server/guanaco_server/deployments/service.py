@@ -91,8 +91,9 @@ class DeploymentService(KnownEndpoints):
 
         Its server counts as starting until ``mark_ready``; what has room keeps it, and so does what joins others that have it.
         """
-        async with self._database.write() as session:
-            given = await self.wish_within(session, deployment)
+        given = await self._database.write_unit(
+            lambda session: self.wish_within(session, deployment)
+        )
         self.note_given(given)
         return given
 
@@ -250,7 +251,8 @@ class DeploymentService(KnownEndpoints):
 
         The reconciler has it swapped for one that wakes, the pipeline stage for one that is new. A private one gets none.
         """
-        async with self._database.write() as session:
+
+        async def take(session: AsyncSession) -> bool:
             await assignment.lock(session)
             row = await queries.locked(session, submission_id)
             if row is None or row.phase not in TAKING_OVER or row.server_key == engine:
@@ -266,18 +268,21 @@ class DeploymentService(KnownEndpoints):
                 return False
             await assignment.exchange(session, row.server_key, engine)
             await assignment.note_taken(session, row)
-            for user in (row, *own_users, *idle):
-                self._engines[user.submission_id] = user.server_key
+            used = {user.submission_id: user.server_key for user in (row, *own_users, *idle)}
+            after_commit(session, lambda: self._engines.update(used))
             return await queries.admit(
                 session, submission_id, row.phase, TAKING_OVER[row.phase], self._clock.now()
             )
+
+        return await self._database.write_unit(take)
 
     async def divide(self, rows: Sequence[DeploymentRow]) -> list[str]:
         """Give half of the deployments whose common server keeps dying another one, and return which; none if they have changed meanwhile.
 
         They wait for room. What has been counted against them, or against those that stay, is forgotten.
         """
-        async with self._database.write() as session:
+
+        async def divide(session: AsyncSession) -> list[Deployment]:
             await assignment.lock(session)
             found = [await queries.locked(session, row.submission_id) for row in rows]
             users = [row for row in found if row is not None]
@@ -294,7 +299,11 @@ class DeploymentService(KnownEndpoints):
                 row.unserved_since = row.unserved_since or row.updated_at
                 await self.meter.end(session, row.submission_id, row.updated_at)
             await self.divide_costs(session, stay[0])
-            left = [Deployment.of(row) for row in leave]
+            return [Deployment.of(row) for row in leave]
+
+        left = await self._database.write_unit(divide)
+        if not left:
+            return []
         for one in left:
             self.note_given(one)
         self.woken.set()
@@ -359,7 +368,8 @@ class DeploymentService(KnownEndpoints):
 
         Do nothing if the deployment has another run or phase than when it was ``seen``: it was put to sleep, or submitted again, meanwhile.
         """
-        async with self._database.write() as session:
+
+        async def write(session: AsyncSession) -> None:
             await assignment.lock(session)
             row = await queries.locked(session, submission_id)
             if row is None or (seen is not None and not row.is_as_seen(seen)):
@@ -377,7 +387,12 @@ class DeploymentService(KnownEndpoints):
                 row.restarts = restarts
             await self.meter_replicas(session, row)
             engine, artifacts = row.server_key, (row.artifact_key, row.base_key)
-        self.note_replicas(submission_id, tuple(endpoints), engine, artifacts)
+            after_commit(
+                session,
+                partial(self.note_replicas, submission_id, tuple(endpoints), engine, artifacts),
+            )
+
+        await self._database.write_unit(write)
 
     def _note_start(self, row: DeploymentRow, took_s: float) -> None:
         """Note how long the start took. A wake without one, by a swap or by a server that was kept, tells nothing of the next."""
@@ -391,7 +406,8 @@ class DeploymentService(KnownEndpoints):
 
     async def mark_applied(self, submission_id: str, replicas: int) -> None:
         """Record how many replicas the cluster was told to run, for all that share them. They cost from now on."""
-        async with self._database.write() as session:
+
+        async def note(session: AsyncSession) -> None:
             await assignment.lock(session)
             row = await queries.locked(session, submission_id)
             if row is not None:
@@ -399,24 +415,31 @@ class DeploymentService(KnownEndpoints):
                     user.applied_replicas = replicas
                     await self.meter_replicas(session, user)
 
+        await self._database.write_unit(note)
+
     async def publish_replicas(self, row: DeploymentRow, endpoints: tuple[str, ...]) -> None:
         """Publish the endpoints that answer now. A change is written down for the gateways of other processes."""
         if tuple(row.endpoints) != endpoints:
             unserved = None if endpoints else self._clock.now()
-            async with self._database.write() as session:
-                await queries.note_endpoints(session, row.submission_id, endpoints, unserved)
+            await self._database.write_unit(
+                lambda session: queries.note_endpoints(
+                    session, row.submission_id, endpoints, unserved
+                )
+            )
         self.note_replicas(
             row.submission_id, endpoints, row.server_key, (row.artifact_key, row.base_key)
         )
 
     async def note(self, submission_id: str, **columns: Any) -> None:
         """Write columns that do not change the phase."""
-        async with self._database.write() as session:
-            await queries.note(session, submission_id, **columns)
+        await self._database.write_unit(
+            lambda session: queries.note(session, submission_id, **columns)
+        )
 
     async def put_to_sleep(self, submission_id: str, unused_since: datetime) -> bool:
         """Scale a deployment to zero, unless it was used after ``unused_since`` or is no longer ready."""
-        async with self._database.write() as session:
+
+        async def put_to_sleep(session: AsyncSession) -> bool:
             slept = await queries.put_to_sleep(
                 session, submission_id, unused_since, self._clock.now()
             )
@@ -425,6 +448,9 @@ class DeploymentService(KnownEndpoints):
                 row = await queries.by_submission(session, submission_id)
                 assert row is not None, "it sleeps"
                 await self.divide_costs(session, row)
+            return slept
+
+        slept = await self._database.write_unit(put_to_sleep)
         if slept:
             self.note_replicas(submission_id, ())
             self.woken.set()
@@ -432,7 +458,8 @@ class DeploymentService(KnownEndpoints):
 
     async def wake(self, submission_id: str) -> DeploymentRow | None:
         """Ask for room for a deployment that sleeps, and return its row."""
-        async with self._database.write() as session:
+
+        async def wake(session: AsyncSession) -> DeploymentRow | None:
             has_woken = await queries.wake(session, submission_id, self._clock.now())
             row = await queries.by_submission(session, submission_id)
             if has_woken and row is not None:
@@ -441,12 +468,15 @@ class DeploymentService(KnownEndpoints):
                     await self.spares.note_request(session, Deployment.of(row))
             return row
 
+        return await self._database.write_unit(wake)
+
     async def admit(self, submission_id: str, from_phase: Phase, to_phase: Phase) -> bool:
         """Give a deployment that waits its room, unless its phase has changed meanwhile."""
-        async with self._database.write() as session:
-            return await queries.admit(
+        return await self._database.write_unit(
+            lambda session: queries.admit(
                 session, submission_id, from_phase, to_phase, self._clock.now()
             )
+        )
 
     async def record_use(self, tokens: Mapping[str, float], busy_s: Mapping[str, float]) -> None:
         """Write down by deployment which tokens it has used, and where GPUs are shared, what divides their cost."""

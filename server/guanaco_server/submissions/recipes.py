@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from guanaco.contract import carry_unknown_fields
 from guanaco.errors import SubmissionNotFound
 from guanaco.recipes import Recipe, RecipeOverride, RecipeStatus
@@ -33,7 +35,8 @@ class RecipeService:
         wanted = None if override == RecipeOverride() else override
         if wanted is not None:
             await self._check(submission, wanted)
-        async with self._database.write() as session:
+
+        async def set_recipe(session: AsyncSession) -> None:
             row = await queries.by_id(session, submission.id)
             if row is None:
                 raise SubmissionNotFound(submission.id)
@@ -44,6 +47,8 @@ class RecipeService:
             await lifecycle.append_event(
                 session, submission.id, EventKind.LOG, _describe(wanted), at=self._clock.now()
             )
+
+        await self._database.write_unit(set_recipe)
         return await self.status(submission.id)
 
     async def _check(self, submission: Submission, override: RecipeOverride) -> None:

@@ -31,13 +31,16 @@ class ArtifactMachines:
         new = [one for one in machines if self._is_due((artifact_key, one), now)]
         if not new:
             return
-        async with self._database.write() as session:
+
+        async def note(session: AsyncSession) -> None:
             await session.execute(
                 delete(ArtifactMachineRow).where(ArtifactMachineRow.at < now - KEPT)
             )
             for machine in sorted(new):
                 row = ArtifactMachineRow(artifact_key=artifact_key, machine=machine, at=now)
                 await session.merge(row)
+
+        await self._database.write_unit(note)
         self._noted = {pair: at for pair, at in self._noted.items() if now - at < NOTED_AGAIN}
         self._noted.update({(artifact_key, machine): now for machine in new})
 

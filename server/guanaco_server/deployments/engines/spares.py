@@ -73,7 +73,8 @@ class SpareServers:
 
         The same artifact joins it, unless an engine that is used is joined already.
         """
-        async with self._database.write() as session:
+
+        async def add(session: AsyncSession) -> None:
             await assignment.lock(session)
             now, digest = self._clock.now(), assignment.engine_digest(deployment, self._engine)
             if digest is not None and await queries.open_engine(session, digest) is not None:
@@ -88,23 +89,31 @@ class SpareServers:
                     spare=deployment.as_spare(now, is_starting=True),
                 )
             )
+
+        await self._database.write_unit(add)
         await self._servers.start_spare(deployment)
 
     async def note_ready(self, engine: str) -> None:
         """Record that a server which was started ahead answers, unless somebody has taken it."""
-        async with self._database.write() as session:
+
+        async def note(session: AsyncSession) -> None:
             await assignment.lock(session)
             row = await session.get(EngineRow, engine)
             if row is not None and row.spare is not None:
                 row.spare = row.spare.model_copy(update={"is_starting": False})
 
+        await self._database.write_unit(note)
+
     async def end(self, engine: str) -> None:
         """Stop a server without users, unless somebody has taken it meanwhile."""
-        async with self._database.write() as session:
+
+        async def delete_row(session: AsyncSession) -> None:
             await assignment.lock(session)
             row = await session.get(EngineRow, engine)
             if row is not None and row.spare is not None:
                 await session.delete(row)
+
+        await self._database.write_unit(delete_row)
         await self._servers.stop_unwanted(deployment_name(engine))
 
     async def requested(self) -> Sequence[SpareServer]:

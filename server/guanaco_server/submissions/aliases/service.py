@@ -33,7 +33,8 @@ class AliasService:
 
         The row is locked, so that one that is deleted meanwhile gets no alias. InvalidInput beyond ``MAX_ALIASES``.
         """
-        async with self._database.write() as session:
+
+        async def set_alias(session: AsyncSession) -> Alias:
             row = await visible_row(session, account, submission_id, is_locked=True)
             others = [
                 one for one in await queries.of_submission(session, row.id) if one.name != name
@@ -53,9 +54,12 @@ class AliasService:
                 alias=str(alias), submission_id=row.id, developer=row.developer, set_at=now
             )
 
+        return await self._database.write_unit(set_alias)
+
     async def remove(self, account: Account, submission_id: str, name: str) -> None:
         """Take the name from this submission; SubmissionNotFound where it has none of that name."""
-        async with self._database.write() as session:
+
+        async def remove(session: AsyncSession) -> None:
             row = await visible_row(session, account, submission_id)
             alias = AliasName(row.repo, name)
             if not await queries.drop(session, row.id, name):
@@ -63,6 +67,8 @@ class AliasService:
             await self._audit.note(
                 session, account, REMOVE, f"{alias} of {row.developer}: {row.id}"[:256]
             )
+
+        await self._database.write_unit(remove)
 
     async def list_own(self, account: Account) -> list[Alias]:
         """List the caller's aliases by name; every developer's for an admin."""

@@ -290,10 +290,13 @@ class RunRecords:
 
     async def end_waiting(self, run: PipelineRun) -> None:
         """Record that the open stage waits no longer."""
-        async with self._database.write() as session:
+
+        async def end(session: AsyncSession) -> None:
             stage_run = await run_queries.open_stage_run(session, run.submission_id, run.number)
             if stage_run is not None:
                 stage_run.waits_for = None
+
+        await self._database.write_unit(end)
 
     async def fail_stage(self, run: PipelineRun, stage: Stage, error: SubmissionFailure) -> Outcome:
         """Fail the submission in this stage and withdraw its deployment, unless it was cancelled meanwhile."""
@@ -312,14 +315,17 @@ class RunRecords:
 
     async def fail_run(self, run: PipelineRun, error: SubmissionFailure) -> bool:
         """Fail the submission outside a stage and withdraw its deployment. Return False if it had ended already."""
+
+        async def fail(session: AsyncSession) -> None:
+            await self._require_wanted(session, run)
+            stage_run = await run_queries.open_stage_run(session, run.submission_id, run.number)
+            stage = stage_run.stage if stage_run else None
+            if stage is not None:
+                await self._close(session, run, stage, Outcome.FAILED)
+            await self._fail(session, run, as_failure(error, stage))
+
         try:
-            async with self._database.write() as session:
-                await self._require_wanted(session, run)
-                stage_run = await run_queries.open_stage_run(session, run.submission_id, run.number)
-                stage = stage_run.stage if stage_run else None
-                if stage is not None:
-                    await self._close(session, run, stage, Outcome.FAILED)
-                await self._fail(session, run, as_failure(error, stage))
+            await self._database.write_unit(fail)
         except (IllegalTransition, RunEnded):
             return False
         await self._announce(run.submission_id)
@@ -344,13 +350,16 @@ class RunRecords:
 
     async def replace_artifact(self, run: PipelineRun, facts: dict[str, Any]) -> str:
         """Record another artifact in the middle of a stage, and withdraw the deployment of the one before. Return its key."""
-        async with self._database.write() as session:
+
+        async def replace(session: AsyncSession) -> str:
             await self._require_wanted(session, run)
             await _note_facts(session, run, facts)
             rollout = await _rollout(session, run)
             key = rollout.key if rollout else run.submission_id
             await self._deployments.withdraw(session, key)
-        return key
+            return key
+
+        return await self._database.write_unit(replace)
 
     async def withdraw(self, run: PipelineRun) -> str | None:
         """Withdraw the deployment of a run that has ended and return its key. Return None if it is served, or runs again."""
@@ -394,25 +403,31 @@ class RunRecords:
         """A published submission whose model server kept dying; nothing if it was moved on meanwhile. A version beside takes down its own rollout only."""
         submission_id = submission_of(key)
         if is_beside(key):
-            async with self._database.write() as session:
+
+            async def end_beside(session: AsyncSession) -> None:
                 await queries.by_id_locked(session, submission_id)
                 rollout = await _rollout(session, PipelineRun(submission_id, run_of(key)))
                 if rollout is not None and rollout.phase.is_in_progress:
                     failure = as_failure(error, None)
                     await self._rollouts.end(session, rollout, RolloutPhase.FAILED, failure)
+
+            await self._database.write_unit(end_beside)
             return
+
+        async def fail(session: AsyncSession) -> None:
+            await lifecycle.transition(
+                session,
+                submission_id,
+                Status.FAILED,
+                at=self._clock.now(),
+                sources=frozenset({Status.DEPLOYED, Status.INACTIVE}),
+                failure=as_failure(error, None),
+            )
+            await self._deployments.withdraw(session, submission_id)
+            await self._rollouts.cancel(session, submission_id)
+
         try:
-            async with self._database.write() as session:
-                await lifecycle.transition(
-                    session,
-                    submission_id,
-                    Status.FAILED,
-                    at=self._clock.now(),
-                    sources=frozenset({Status.DEPLOYED, Status.INACTIVE}),
-                    failure=as_failure(error, None),
-                )
-                await self._deployments.withdraw(session, submission_id)
-                await self._rollouts.cancel(session, submission_id)
+            await self._database.write_unit(fail)
         except IllegalTransition:
             return
         self._changes.announce(submission_id, Status.FAILED)
@@ -437,10 +452,12 @@ class RunRecords:
         await self._database.write_unit(append)
 
     async def save_report(self, run: PipelineRun, report: StressReport) -> None:
-        async with self._database.write() as session:
+        async def save(session: AsyncSession) -> None:
             await session.merge(
                 StressReportRow(submission_id=run.submission_id, run=run.number, report=report)
             )
+
+        await self._database.write_unit(save)
 
     async def _require_wanted(self, session: AsyncSession, run: PipelineRun) -> None:
         """RunEnded unless the run is in progress; it stays so until the transaction ends."""

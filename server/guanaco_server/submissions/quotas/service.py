@@ -129,7 +129,8 @@ class QuotaService:
             row = await submission_queries.by_id(session, submission_id)
             if row is None or await self._accounts.role_of(row.account_id) is Role.ADMIN:
                 return None
-        async with self._database.write() as session:
+
+        async def take(session: AsyncSession) -> EndedArtifacts | None:
             row = await submission_queries.by_id_locked(session, submission_id)
             if row is None:
                 return None
@@ -140,6 +141,8 @@ class QuotaService:
                 return None
             ended = await queries.ended_artifacts(session, row.account_id, LIVE)
             return EndedArtifacts(room, ended)
+
+        return await self._database.write_unit(take)
 
     async def require_room(self, account: Account, weight_bytes: int) -> None:
         """Check weights that were not submitted. Raise StorageQuotaExceeded if the developer has no room for them."""
@@ -183,13 +186,16 @@ class QuotaService:
     async def set(self, name: str, override: QuotaOverride, by: Account) -> Quota:
         """Set the developer's limits, replacing all of them."""
         account = await self._accounts.named(name)
-        async with self._database.write() as session:
+
+        async def set_limits(session: AsyncSession) -> None:
             row = await queries.lock_quota(session, account.id)
             for field in QuotaOverride.model_fields:
                 setattr(row, field, getattr(override, field))
             changes = override.model_dump(exclude_none=True)
             words = ", ".join(f"{field} {value}" for field, value in changes.items())
             await self._audit.note(session, by, SET_QUOTA, f"{name}: {words or 'as everybody'}")
+
+        await self._database.write_unit(set_limits)
         return await self.quota_of(account)
 
     async def _quota(

@@ -126,22 +126,19 @@ class CanaryRecorder:
         if not self._noted:
             return
         written, self._noted = self._noted, {}
+        shown = [
+            {
+                "submission_id": arm.submission_id,
+                "run": arm.run,
+                "conversation_id": conversation_id,
+                "is_new": arm.is_new,
+                "has_failed": noted.has_failed,
+                "first_bucket": noted.first_bucket,
+            }
+            for (arm, conversation_id), noted in written.items()
+        ]
         try:
-            async with self._database.write() as session:
-                await queries.add_shown(
-                    session,
-                    [
-                        {
-                            "submission_id": arm.submission_id,
-                            "run": arm.run,
-                            "conversation_id": conversation_id,
-                            "is_new": arm.is_new,
-                            "has_failed": noted.has_failed,
-                            "first_bucket": noted.first_bucket,
-                        }
-                        for (arm, conversation_id), noted in written.items()
-                    ],
-                )
+            await self._database.write_unit(lambda session: queries.add_shown(session, shown))
         except BaseException:
             for key, later in self._noted.items():
                 written[key] = written.get(key, ConversationOutcome()).followed_by(later)

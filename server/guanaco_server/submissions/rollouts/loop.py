@@ -8,13 +8,14 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco.submissions import Failure, RolloutPhase
+from guanaco.submissions import Failure, RolloutPhase, Status
 from guanaco_server.database.commits import LOOK_ANYWAY_S
-from guanaco_server.database.database import Database
+from guanaco_server.database.database import Database, after_commit
 from guanaco_server.deployments.beside import VersionsBeside
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.versions import Arm, ConversationStart, VersionBeside
@@ -124,13 +125,18 @@ class RolloutLoop:
             rollout.shifting_at, shift_s
         ) or not await self._versions.can_take_over(rollout.key):
             return
-        async with self._database.write() as session:
+
+        async def take_over(session: AsyncSession) -> tuple[tuple[str, ...], Status] | None:
             row = await by_id_locked(session, rollout.submission_id)
             current = await queries.rollout(session, rollout.submission_id)
             if row is None or current is None or not _is_same(current, rollout):
-                return
-            endpoints = await self._records.take_over(session, current)
-            status = row.status
+                return None
+            return await self._records.take_over(session, current), row.status
+
+        taken_over = await self._database.write_unit(take_over)
+        if taken_over is None:
+            return
+        endpoints, status = taken_over
         self._deployments.note_replicas(rollout.key, ())
         await self._deployments.note_taken_over(rollout.submission_id, endpoints)
         logger.info("%s is served by run %d now", rollout.submission_id, rollout.run)
@@ -148,7 +154,8 @@ class RolloutLoop:
                 for is_new in (True, False)
             )
         ]
-        async with self._database.write() as session:
+
+        async def end_if_worse(session: AsyncSession) -> bool:
             await by_id_locked(session, rollout.submission_id)
             current = await queries.rollout(session, rollout.submission_id)
             if current is None or not _is_same(current, rollout):
@@ -165,25 +172,31 @@ class RolloutLoop:
                 code=worse.code, detail=worse.detail, hint=worse.hint, blame=worse.blame
             )
             await self._records.give_back(session, current, RolloutPhase.FAILED, failure)
-        self._deployments.note_replicas(rollout.key, ())
-        logger.info("the canary of %s is ended: %s", rollout.submission_id, worse.detail)
-        return True
+            ended = "the canary of %s is ended: %s", rollout.submission_id, worse.detail
+            after_commit(session, partial(logger.info, *ended))
+            return True
+
+        return await self._database.write_unit(end_if_worse)
 
     async def _drain(self, rollout: RolloutRow) -> None:
         """End the rollout once the old version has finished its replies."""
         if not await self._has_drained(rollout.key, rollout.draining_at):
             return
-        async with self._database.write() as session:
+
+        async def end(session: AsyncSession) -> None:
             await by_id_locked(session, rollout.submission_id)
             current = await queries.rollout(session, rollout.submission_id)
             if current is not None and _is_same(current, rollout):
                 await self._records.end(session, current, RolloutPhase.DONE)
 
+        await self._database.write_unit(end)
+
     async def _stop_drained(self, key: str, since: datetime) -> None:
         """Stop a new version whose rollout has ended once it has finished its replies."""
         if await self._has_drained(key, since):
-            async with self._database.write() as session:
-                await self._deployments.withdraw(session, key)
+            await self._database.write_unit(
+                lambda session: self._deployments.withdraw(session, key)
+            )
 
     async def _has_drained(self, key: str, since: datetime | None) -> bool:
         if not self._is_over(since, LEARN_S):

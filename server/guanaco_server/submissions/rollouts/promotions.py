@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.competitions import OPEN
 from guanaco.errors import (
@@ -145,12 +146,15 @@ class PromotionLoop:
 
     async def _say(self, submission_id: str, message: str, level: Level = Level.INFO) -> None:
         """Write a line in a submission's log that has not got it yet."""
-        async with self._database.write() as session:
+
+        async def say(session: AsyncSession) -> None:
             if not await has_event(session, submission_id, message):
                 now = self._clock.now()
                 await lifecycle.append_event(
                     session, submission_id, EventKind.LOG, message, at=now, level=level
                 )
+
+        await self._database.write_unit(say)
 
     def _lead(self, submission_id: str, votes: Mapping[str, VoteCount]) -> float | None:
         """Return the lower end of an adapter's interval if it does well."""

@@ -107,7 +107,8 @@ class RolloutService:
 
     async def cancel(self, account: Account, submission_id: str) -> Submission | None:
         """Cancel the redeploy of a submission that is served, while the version before has not given way; None if there is none."""
-        async with self._database.write() as session:
+
+        async def cancel(session: AsyncSession) -> Submission | None:
             row = await visible_row(session, account, submission_id, is_locked=True)
             rollout = await queries.rollout(session, submission_id)
             if row.status not in SERVED or rollout is None or rollout.phase not in MAY_END:
@@ -120,12 +121,15 @@ class RolloutService:
             await keep_answer(session, cancelled)
             return cancelled
 
+        return await self._database.write_unit(cancel)
+
     async def rollback(self, account: Account, submission_id: str) -> Submission:
         """End the redeploy that is under way; or else bring back the version that the last one replaced.
 
         Raises RedeployInProgress while the old version drains, NothingToRollBack where none was replaced.
         """
-        async with self._database.write() as session:
+
+        async def roll_back(session: AsyncSession) -> Submission:
             row = await visible_row(session, account, submission_id, is_locked=True)
             rollout = await queries.rollout(session, submission_id)
             if row.status not in SERVED or rollout is None:
@@ -144,5 +148,8 @@ class RolloutService:
             await note_others(self._audit, session, account, row, "roll back submission")
             rolled = await read_whole(self._deployments, session, row)
             await keep_answer(session, rolled)
+            return rolled
+
+        rolled = await self._database.write_unit(roll_back)
         self._changes.announce(submission_id, Status.QUEUED)
         return rolled

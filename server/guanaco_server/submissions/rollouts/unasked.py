@@ -12,13 +12,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.errors import Blame, ModelServerDied
 from guanaco.submissions import Failure, RolloutPhase, Status
-from guanaco_server.database.database import Database
+from guanaco_server.database.database import Database, after_commit
 from guanaco_server.deployments.service import DeploymentService
 from guanaco_server.deployments.versions import (
     ServedVersion,
@@ -89,24 +90,30 @@ class UnaskedRedeploys:
     async def _merge(self, key: str, refusal: str) -> bool:
         """Redeploy an adapter merged, if it is still served as one. A version beside is ended instead."""
         why = merged_after(refusal)
-        async with self._database.write() as session:
+
+        async def merge(session: AsyncSession) -> bool:
             row = await by_id_locked(session, submission_of(key))
             served = await self._records.served_version(session, key)
             if row is None or row.status not in SERVED or not _serves_adapter(served):
-                self._deployments.adapters.forget(key)
+                self._forget_refusal(session, key)
                 return False
             if is_beside(key):
                 return await self._end_beside(session, key, refusal)
             if not await self._may_begin(session, row):
                 return False
             await self._begin(session, row, why)
+            return True
+
+        if not await self._database.write_unit(merge):
+            return False
         self._changes.announce(key, Status.QUEUED)
         logger.warning("%s is redeployed: %s", key, why)
         return True
 
     async def _move(self, key: str) -> bool:
         """Have a base serve on the model server of its adapters."""
-        async with self._database.write() as session:
+
+        async def move(session: AsyncSession) -> bool:
             row = await by_id_locked(session, key)
             served = await self._records.served_version(session, key)
             if row is None or row.status not in SERVED or served is None or served.base_key:
@@ -115,6 +122,10 @@ class UnaskedRedeploys:
                 return False
             moved = served.model_copy(update={"base_key": served.artifact_key})
             await self._begin(session, row, MOVES, moved)
+            return True
+
+        if not await self._database.write_unit(move):
+            return False
         self._changes.announce(key, Status.QUEUED)
         logger.info("%s moves to the model server of its adapters", key)
         return True
@@ -158,8 +169,11 @@ class UnaskedRedeploys:
                 code=error.code, detail=error.detail, hint=error.hint, blame=error.blame
             )
             await self._records.give_back(session, newest, RolloutPhase.FAILED, failure)
-        self._deployments.adapters.forget(key)
+        self._forget_refusal(session, key)
         return False
+
+    def _forget_refusal(self, session: AsyncSession, key: str) -> None:
+        after_commit(session, partial(self._deployments.adapters.forget, key))
 
     async def _run(self) -> None:
         while True:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from guanaco.bots import BOTS
 from guanaco.errors import (
     BadChatTemplate,
@@ -136,7 +138,8 @@ class PromptLabels:
         """Move the label; None if a submission follows it that was not checked."""
         now = self._clock.now()
         reference = f"{name}@{label}"
-        async with self._database.write() as session:
+
+        async def write(session: AsyncSession) -> PromptLabel | None:
             await require(session, owner.id, name, is_locked=True)
             followers = await queries.followers(session, owner.id, reference, is_locked=True)
             if any(_kind(one) not in checked for one in followers):
@@ -164,6 +167,8 @@ class PromptLabels:
             found = read_label(row, [one.id for one in followers])
             await keep_answer(session, found)
             return found
+
+        return await self._database.write_unit(write)
 
 
 def _kind(row: SubmissionRow) -> tuple[str, str | None, int]:

@@ -193,7 +193,8 @@ class PromptStore:
     ) -> None:
         """Remove a label. Conflict while submissions follow it."""
         owner = await self.owner(account, developer)
-        async with self._database.write() as session:
+
+        async def remove(session: AsyncSession) -> None:
             await require(session, owner.id, name, is_locked=True)
             if await queries.label(session, owner.id, name, label) is None:
                 raise PromptNotFound(f"{name}@{label}")
@@ -201,16 +202,21 @@ class PromptStore:
             await queries.drop_label(session, owner.id, name, label)
             await self._audit.note(session, account, UNLABEL, f"{name}@{label} of {owner.name}")
 
+        await self._database.write_unit(remove)
+
     async def delete(self, account: Account, name: str, developer: str | None = None) -> None:
         """Delete a prompt with all versions. Conflict while submissions follow one of its labels."""
         owner = await self.owner(account, developer)
-        async with self._database.write() as session:
+
+        async def delete(session: AsyncSession) -> None:
             await require(session, owner.id, name, is_locked=True)
             for one in await queries.labels(session, owner.id, name):
                 reference = f"{name}@{one.label}"
                 _require_free(reference, await queries.followers(session, owner.id, reference))
             await queries.drop_prompt(session, owner.id, name)
             await self._audit.note(session, account, DELETE, f"{name} of {owner.name}")
+
+        await self._database.write_unit(delete)
 
     async def owner(self, account: Account, developer: str | None) -> Account:
         """Return whose prompts are meant. Forbidden if another's are, by anybody but an admin; AccountNotFound."""

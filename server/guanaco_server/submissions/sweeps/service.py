@@ -132,7 +132,8 @@ class SweepService:
     ) -> Sweep:
         digest = request_hash(request)
         first = request.variants[0]
-        async with self._database.write() as session:
+
+        async def insert(session: AsyncSession) -> Sweep:
             if idempotency_key is not None:
                 await quota_queries.lock_quota(session, account.id)  # of two racers one waits here
                 known = await queries.by_idempotency_key(session, account.id, idempotency_key)
@@ -159,6 +160,8 @@ class SweepService:
                 session, account, row.id, request.variants, hub_token
             )
             return _read(row, members)
+
+        return await self._database.write_unit(insert)
 
     async def _visible(self, session: AsyncSession, account: Account, sweep_id: str) -> Sweep:
         row = await queries.sweep(session, sweep_id)
