@@ -59,11 +59,14 @@ class AccountService:
 
     async def create_first_key(self) -> CreatedKey | None:
         """Make an admin key where none works, as on a platform that has no key at all; None where one does."""
-        async with self._database.write() as session:
+
+        async def create(session: AsyncSession) -> CreatedKey | None:
             if await queries.working_admin_keys(session):
                 return None
             name = await queries.name_of_an_admin(session) or "admin"
             return await self._add_key(session, KeyRequest(name=name, role=Role.ADMIN))
+
+        return await self._database.write_unit(create)
 
     async def list_keys(self) -> list[ApiKey]:
         async with self._database.read() as session:
@@ -71,7 +74,8 @@ class AccountService:
 
     async def revoke_key(self, key_id: str, by: Actor) -> ApiKey:
         """Revoke a key; revoking twice keeps the first time. LastAdminKey for the only admin key that works."""
-        async with self._database.write() as session:
+
+        async def revoke(session: AsyncSession) -> ApiKey:
             row = await queries.key_by_id(session, key_id)
             if row is None:
                 raise KeyNotFound(key_id)
@@ -82,6 +86,9 @@ class AccountService:
             revoked = _read(row)
             if is_news:
                 await self._audit.note(session, by, REVOKE_KEY, _named(revoked))
+            return revoked
+
+        revoked = await self._database.write_unit(revoke)
         self._known.clear()
         return revoked
 
@@ -147,8 +154,11 @@ class AccountService:
 
     async def built_in(self, name: str, role: Role) -> Account:
         """Return an account of the platform's own, which needs no key; made if new. AccountRoleConflict if it has another role."""
-        async with self._database.write() as session:
+
+        async def find_or_add(session: AsyncSession) -> Account:
             return _account(await self._find_or_add(session, name, role))
+
+        return await self._database.write_unit(find_or_add)
 
     async def require_named(self, session: AsyncSession, name: str | None) -> str | None:
         """Within the caller's transaction: the id of the account of that name; AccountNotFound. Return None if no account has the name."""

@@ -116,7 +116,8 @@ class CharacterService:
         """Store a new character. InvalidCard, or QuotaExceeded where the account has as much as it may have."""
         read = await self._in_thread(lambda: self._read(upload))
         now = self._clock.now()
-        async with self._database.write() as session:
+
+        async def create(session: AsyncSession) -> Character:
             await in_commit_order(session, CharacterRow.__tablename__)
             await self._require_room(session, account.id, len(upload), is_new=True)
             row = CharacterRow(
@@ -131,10 +132,13 @@ class CharacterService:
             session.add(row)
             return await self._add_version(session, row, read, len(upload), now)
 
+        return await self._database.write_unit(create)
+
     async def add_version(self, account: Account, character_id: str, upload: bytes) -> Character:
         """Store a new version of an own character. Conversations that have begun keep theirs."""
         read = await self._in_thread(lambda: self._read(upload))
-        async with self._database.write() as session:
+
+        async def add(session: AsyncSession) -> Character:
             await in_commit_order(session, CharacterRow.__tablename__)
             row = await self._require_own(session, account, character_id)
             if row.newest >= MAX_VERSIONS:
@@ -144,6 +148,8 @@ class CharacterService:
                 )
             await self._require_room(session, row.account_id, len(upload), is_new=False)
             return await self._add_version(session, row, read, len(upload), self._clock.now())
+
+        return await self._database.write_unit(add)
 
     async def change_book(
         self, account: Account, character_id: str, number: int | None, book: Lorebook | None
@@ -185,13 +191,15 @@ class CharacterService:
     async def change(
         self, account: Account, character_id: str, changes: CharacterChanges
     ) -> Character:
-        async with self._database.write() as session:
+        async def change(session: AsyncSession) -> Character:
             row = await self._require_own(session, account, character_id)
             row.is_public = changes.is_public
             row.updated_at = self._clock.now()
             version = await queries.version(session, row.id, row.newest)
             assert version is not None
             return _read(row, version)
+
+        return await self._database.write_unit(change)
 
     async def export(
         self, account: Account, character_id: str, number: int | None, form: CardFormat
@@ -276,13 +284,17 @@ class CharacterService:
         """Erase every character of an account. Only an admin names another account than its own."""
         if owner not in (None, account.name) and account.role is not Role.ADMIN:
             raise Forbidden("A key erases its own account's characters only.")
-        async with self._database.write() as session:
+
+        async def erase(session: AsyncSession) -> CharactersErased:
             named = await self._accounts.require_named(session, owner)
             ids = await queries.ids_of(session, named or account.id)
             versions = await self._erase(session, ids)
             await self._audit.note(session, account, ERASE, f"of {owner or account.name}")
+            return CharactersErased(characters=len(ids), versions=versions)
+
+        erased = await self._database.write_unit(erase)
         await self._database.empty_log()
-        return CharactersErased(characters=len(ids), versions=versions)
+        return erased
 
     async def _erase(self, session: AsyncSession, character_ids: Sequence[str]) -> int:
         await self._on_erasing(session, character_ids)

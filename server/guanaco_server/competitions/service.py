@@ -80,7 +80,8 @@ class CompetitionService:
         """End a competition for good; InvalidInput for ``open``. Freezing it again changes nothing."""
         if competition_id == OPEN:
             raise InvalidInput("The open competition has no end, so it cannot be frozen.")
-        async with self._database.write() as session:
+
+        async def freeze(session: AsyncSession) -> Competition:
             row = await queries.locked(session, competition_id)
             if row is None:
                 raise CompetitionNotFound(competition_id)
@@ -91,6 +92,8 @@ class CompetitionService:
                 await self._audit.note(session, by, FREEZE, competition_id)
             return _read(row)
 
+        return await self._database.write_unit(freeze)
+
     async def put(
         self, competition_id: str, request: CompetitionRequest, by: Actor | None = None
     ) -> Competition:
@@ -99,7 +102,8 @@ class CompetitionService:
         InvalidInput for weights of submissions that do not exist.
         """
         now = self._clock.now()
-        async with self._database.write() as session:
+
+        async def put(session: AsyncSession) -> Competition:
             row = await queries.by_id(session, competition_id)
             before = None if row is None else row.rules
             known = {} if before is None else before.assignment.weights
@@ -115,6 +119,8 @@ class CompetitionService:
                 action = CHANGE if before else CREATE
                 await self._audit.note(session, by, action, _noted(competition_id, before, request))
             return _read(row)
+
+        return await self._database.write_unit(put)
 
     async def with_ids(self, account: Account, request: CompetitionRequest) -> CompetitionRequest:
         """Replace the aliases in its weights by the submissions that they mean now. Raise InvalidInput where two names mean one."""

@@ -22,6 +22,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from guanaco.chat import Reply
 from guanaco.duels import (
     Battle,
@@ -195,9 +197,12 @@ class BattleService:
                 row = self._row(battle_id, turn, own, stands, live, rival, whole, reply.message_id)
                 if isinstance(assigned.decision, RivalRecord):
                     row.decision = assigned.decision
-                async with self._database.write() as session:
+
+                async def store(session: AsyncSession) -> None:
                     session.add(row)
                     await self._routing.record(session, assigned, REPEATABLE_FOR)
+
+                await self._database.write_unit(store)
             return Battle(
                 battle_id=battle_id if is_battle else None,
                 message_id=reply.message_id,

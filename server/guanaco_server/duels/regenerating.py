@@ -117,10 +117,13 @@ class RegenerationService:
         async with self._database.read() as session:
             if not await queries.undecided(session, before, 1):
                 return 0
-        async with self._database.write() as session:
+
+        async def decide(session: AsyncSession) -> int:
             found = await queries.undecided(session, before, DECIDED_AT_ONCE)
             await records.decide(session, found)
-        return len(found)
+            return len(found)
+
+        return await self._database.write_unit(decide)
 
     async def _is_compared(self, history: History) -> bool:
         """Tell whether this one is the user's first that replaces a reply of the conversation's submission, and is drawn by the rule."""
@@ -209,13 +212,16 @@ class RegenerationService:
         if isinstance(sides.assigned.decision, RivalRecord):
             row.decision = sides.assigned.decision
         user = chat_records.user_key(history.account_id, history.user_id)
-        async with self._database.write() as session:
+
+        async def store(session: AsyncSession) -> bool:
             await one_at_a_time(session, f"regenerations of {user}")
             if await self._was_compared(session, history):
                 return False
             session.add(row)
             await self._routing.record(session, sides.assigned, REPEATABLE_FOR)
-        return True
+            return True
+
+        return await self._database.write_unit(store)
 
     @staticmethod
     async def _was_compared(session: AsyncSession, history: History) -> bool:

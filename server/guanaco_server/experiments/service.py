@@ -106,9 +106,12 @@ class ExperimentService:
             state=ExperimentState.DRAFT,
             created_at=self._clock.now(),
         )
+
+        async def insert(session: AsyncSession) -> None:
+            session.add(row)
+
         try:
-            async with self._database.write() as session:
-                session.add(row)
+            await self._database.write_unit(insert)
         except IntegrityError:
             raise ExperimentConflict(
                 f"There is an experiment {request.name} already.", hint="Choose another name."
@@ -119,7 +122,8 @@ class ExperimentService:
         """Change a draft; ExperimentConflict once it has run."""
         request = await self._with_ids(account, request)
         await self._check(account, request)
-        async with self._database.write() as session:
+
+        async def change(session: AsyncSession) -> Experiment:
             row = (await queries.locked(session)).get(name)
             if row is None:
                 raise ExperimentNotFound(name)
@@ -134,6 +138,8 @@ class ExperimentService:
             row.rules = carry_unknown_fields(row.rules, request)
             return _read(row)
 
+        return await self._database.write_unit(change)
+
     async def start(self, name: str) -> Experiment:
         """Start an experiment; within a second every process takes part.
 
@@ -141,7 +147,8 @@ class ExperimentService:
             ExperimentConflict: Another experiment has some of its users, or a model is not served.
         """
         await self._require_served(await self.find(name))
-        async with self._database.write() as session:
+
+        async def start(session: AsyncSession) -> ExperimentRow:
             rows = await queries.locked(session)
             row = rows.get(name)
             if row is None:
@@ -154,12 +161,16 @@ class ExperimentService:
                 raise NewerVersionNeeded(f"the experiment {name}")
             row.state = ExperimentState.RUNNING
             row.started_at = row.started_at or self._clock.now()
+            return row
+
+        row = await self._database.write_unit(start)
         await self._running.refresh()
         return _read(row)
 
     async def stop(self, name: str) -> Experiment:
         """Stop taking conversations. Open ones keep their variant."""
-        async with self._database.write() as session:
+
+        async def stop(session: AsyncSession) -> ExperimentRow:
             row = (await queries.locked(session)).get(name)
             if row is None:
                 raise ExperimentNotFound(name)
@@ -168,6 +179,9 @@ class ExperimentService:
                 raise ExperimentConflict(f"{name} does not run.")
             if row.state is ExperimentState.RUNNING:
                 row.state, row.stopped_at = ExperimentState.STOPPED, self._clock.now()
+            return row
+
+        row = await self._database.write_unit(stop)
         await self._running.refresh()
         return _read(row)
 

@@ -100,22 +100,24 @@ class RatingChanger:
         await self._database.write_unit(withdraw)
 
     async def changes(self, account: Account, feedback_id: str) -> list[RatingChange]:
-        async with self._database.write() as session:
+        async def read(session: AsyncSession) -> list[RatingChange]:
             rows = await queries.changes_of(session, feedback_id)
             if not rows and await queries.by_id(session, feedback_id) is None:
                 raise FeedbackNotFound(feedback_id)
             await self._audit.note(session, account, READ_CHANGES, feedback_id)
-        return [
-            RatingChange(
-                feedback_id=row.feedback_id,
-                thumbs_up=row.thumbs_up,
-                text=row.text,
-                given_at=row.given_at,
-                changed_at=row.changed_at,
-                now_up=row.now_up,
-            )
-            for row in rows
-        ]
+            return [
+                RatingChange(
+                    feedback_id=row.feedback_id,
+                    thumbs_up=row.thumbs_up,
+                    text=row.text,
+                    given_at=row.given_at,
+                    changed_at=row.changed_at,
+                    now_up=row.now_up,
+                )
+                for row in rows
+            ]
+
+        return await self._database.write_unit(read)
 
     async def _changeable(
         self,

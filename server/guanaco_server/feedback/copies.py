@@ -136,13 +136,15 @@ class CopyService:
         ]
 
     async def _apply(self, copies: Mapping[str, NewCopy], revisions: Mapping[str, int]) -> None:
-        async with self._database.write() as session:
+        async def apply(session: AsyncSession) -> None:
             claimed = await queries.claim_copies(session, revisions, self._version)
             if claimed:
                 await in_commit_order(session, FeedbackCopyRow.__tablename__)
                 await queries.write_copies(
                     session, [copy for key, copy in copies.items() if key in claimed]
                 )
+
+        await self._database.write_unit(apply)
 
     def _copies(self, raw: Sequence[RatingWithContext]) -> dict[str, NewCopy]:
         return {one.row.id: self._copy_or_withhold(one) for one in raw}

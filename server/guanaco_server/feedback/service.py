@@ -32,6 +32,7 @@ from guanaco_server.feedback.copies import WITHHELD, CopyService
 from guanaco_server.feedback.cursors import NumberRange
 from guanaco_server.feedback.exports.export import MEDIA_TYPES, Export, encoded
 from guanaco_server.feedback.recording import RatingRecorder
+from guanaco_server.feedback.tables import FeedbackRow
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import SubmissionService
@@ -191,13 +192,16 @@ class FeedbackService:
 
     async def hide_quote(self, account: Account, feedback_id: str) -> None:
         """Quote a rating's words no longer, as if its user had never agreed. It is noted in the audit log; twice changes nothing."""
-        async with self._database.write() as session:
+
+        async def hide(session: AsyncSession) -> None:
             row = await queries.by_id(session, feedback_id)
             if row is None:
                 raise FeedbackNotFound(feedback_id)
             row.quotable_as_of = None
             await queries.hide_copy(session, feedback_id)
             await self._audit.note(session, account, HIDE_QUOTE, feedback_id)
+
+        await self._database.write_unit(hide)
 
     async def find(self, account: Account, feedback_id: str) -> Feedback:
         """Return one rating's copy; FeedbackNotFound for another developer's, or before it is anonymized."""
@@ -250,11 +254,15 @@ class FeedbackService:
 
     async def read_raw(self, account: Account, feedback_id: str) -> RawFeedback:
         """Return a rating as it was given. The reading is noted in the audit log first."""
-        async with self._database.write() as session:
+
+        async def read(session: AsyncSession) -> FeedbackRow:
             row = await queries.by_id(session, feedback_id)
             if row is None:
                 raise FeedbackNotFound(feedback_id)
             await self._audit.note(session, account, READ_RAW, feedback_id)
+            return row
+
+        row = await self._database.write_unit(read)
         return RawFeedback(
             id=row.id,
             user_id=row.user_id,

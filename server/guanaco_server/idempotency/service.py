@@ -128,8 +128,9 @@ class IdempotencyService:
     async def renew(self, claim: RequestClaim) -> None:
         """Keep a claim while its request is being answered."""
         until = self._clock.now() + LEASE
-        async with self._database.write() as session:
-            await queries.renew(session, *_names(claim), until)
+        await self._database.write_unit(
+            lambda session: queries.renew(session, *_names(claim), until), is_durable=False
+        )
 
     def keeper(self, claim: RequestClaim) -> AnswerKeeper:
         """Return what stores the answer together with what the request changes."""
@@ -164,8 +165,9 @@ class IdempotencyService:
     async def expire(self) -> int:
         """Delete what is older than a day, some hundred at once; return how many."""
         before = self._clock.now() - HONOURED
-        async with self._database.write() as session:
-            return await queries.drop_before(session, before, EXPIRED_AT_ONCE)
+        return await self._database.write_unit(
+            lambda session: queries.drop_before(session, before, EXPIRED_AT_ONCE)
+        )
 
     async def _make_room(self, account_id: str) -> None:
         """Delete an account's oldest answers if they take more than they may."""
@@ -179,8 +181,9 @@ class IdempotencyService:
                 session, account_id, self._account_bytes, ROW_BYTES
             )
         if before is not None:
-            async with self._database.write() as session:
-                await queries.drop_answers(session, account_id, before)
+            await self._database.write_unit(
+                lambda session: queries.drop_answers(session, account_id, before)
+            )
 
     def _counted(self, request: KeyedRequest, answer: KeptAnswer) -> bytes:
         sealed = self._sealed(request, answer)

@@ -75,33 +75,43 @@ class WebhookService:
 
     async def remove(self, account: Account) -> Webhook:
         """Remove a webhook with its deliveries, including those that wait."""
-        async with self._database.write() as session:
+
+        async def remove(session: AsyncSession) -> Webhook:
             row = await _require(session, account)
             removed = Webhook(**await self._read(session, row))
             await queries.remove(session, row.id)
-        return removed
+            return removed
+
+        return await self._database.write_unit(remove)
 
     async def rotate(self, account: Account) -> WebhookSet:
         """Make a new secret. For a day both secrets sign."""
-        async with self._database.write() as session:
+
+        async def rotate(session: AsyncSession) -> WebhookSet:
             row = await _require(session, account)
             row.old_secret, row.old_secret_until = row.secret, self._clock.now() + ROTATION
             row.secret = _new_secret()
             return WebhookSet(secret=row.secret, **await self._read(session, row))
 
+        return await self._database.write_unit(rotate)
+
     async def test(self, account: Account) -> Delivery:
         """Send a test delivery. Its result is read with the webhook."""
-        async with self._database.write() as session:
+
+        async def add(session: AsyncSession) -> WebhookDeliveryRow:
             row = await _require(session, account)
             delivery = test_delivery(row.id, self._link_base, self._clock.now())
             session.add(delivery)
+            return delivery
+
+        delivery = await self._database.write_unit(add)
         self._wake()
         return read_delivery(delivery)
 
     async def _put(
         self, account: Account, request: WebhookRequest, counts: dict[str, int]
     ) -> WebhookSet:
-        async with self._database.write() as session:
+        async def put(session: AsyncSession) -> WebhookSet:
             row = await queries.by_account(session, account.id)
             secret = None
             if row is None:
@@ -112,6 +122,8 @@ class WebhookService:
                 await self._begin_now(session, row, counts)
             row.url, row.feedback_every = request.url, request.feedback_every
             return WebhookSet(secret=secret, **await self._read(session, row))
+
+        return await self._database.write_unit(put)
 
     async def _begin_now(
         self, session: AsyncSession, row: WebhookRow, counts: dict[str, int]

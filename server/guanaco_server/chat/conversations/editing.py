@@ -88,29 +88,37 @@ class ConversationEditor:
         self, account: Account, conversation_id: str, message_id: str, changes: MessageChanges
     ) -> Message:
         """Replace a message's text. The model's own words of an edited reply are kept for measurement."""
-        async with self.changing(account, conversation_id) as session:
-            rows = await queries.messages_of(session, [conversation_id])
-            row = _present(rows, message_id)
-            _drop_summaries(rows, row.position)
-            await erase_carried(session, [conversation_id])
-            if row.sender == Sender.BOT and not row.is_imported and row.original is None:
-                row.original = row.content
-            row.content, row.edited_at = changes.content, self._clock.now()
-        return read_message(row)
+
+        async def edit(session: AsyncSession) -> Message:
+            async with self._changing(session, account, conversation_id):
+                rows = await queries.messages_of(session, [conversation_id])
+                row = _present(rows, message_id)
+                _drop_summaries(rows, row.position)
+                await erase_carried(session, [conversation_id])
+                if row.sender == Sender.BOT and not row.is_imported and row.original is None:
+                    row.original = row.content
+                row.content, row.edited_at = changes.content, self._clock.now()
+            return read_message(row)
+
+        return await self._database.write_unit(edit)
 
     async def delete_message(
         self, account: Account, conversation_id: str, message_id: str, *, with_following: bool
     ) -> None:
         """Delete a message for good, a reply together with those that it replaced; on request all that follows too."""
-        async with self.changing(account, conversation_id) as session:
-            rows = await queries.messages_of(session, [conversation_id])
-            row = _present(rows, message_id)
-            first, last = _group(rows, rows.index(row))
-            _drop_summaries(rows, rows[first].position)
-            await erase_carried(session, [conversation_id])
-            gone = [one.id for one in (rows[first:] if with_following else rows[first:last])]
-            await self._on_deleted(session, gone)
-            await queries.delete_messages(session, gone)
+
+        async def delete(session: AsyncSession) -> None:
+            async with self._changing(session, account, conversation_id):
+                rows = await queries.messages_of(session, [conversation_id])
+                row = _present(rows, message_id)
+                first, last = _group(rows, rows.index(row))
+                _drop_summaries(rows, rows[first].position)
+                await erase_carried(session, [conversation_id])
+                gone = [one.id for one in (rows[first:] if with_following else rows[first:last])]
+                await self._on_deleted(session, gone)
+                await queries.delete_messages(session, gone)
+
+        await self._database.write_unit(delete)
 
     async def swipes(self, account: Account, conversation_id: str) -> list[Message]:
         """Return all replies to the last message, oldest first; the one that is not deleted is chosen."""
@@ -121,24 +129,28 @@ class ConversationEditor:
 
     async def choose(self, account: Account, conversation_id: str, message_id: str) -> Message:
         """Go on with one of the replies to the last message. The choice is kept as a judgement."""
-        async with self.changing(account, conversation_id) as session:
-            rows = _last_replies(await queries.messages_of(session, [conversation_id]))
-            chosen = next((row for row in rows if row.id == message_id), None)
-            if chosen is None:
-                raise MessageNotFound(message_id)
-            for row in rows:
-                row.is_deleted = row is not chosen
-            rejected = [row.id for row in rows if row is not chosen]
-            if rejected:
-                session.add(
-                    ReplyChoiceRow(
-                        conversation_id=conversation_id,
-                        chosen=message_id,
-                        rejected=rejected,
-                        at=self._clock.now(),
+
+        async def choose(session: AsyncSession) -> Message:
+            async with self._changing(session, account, conversation_id):
+                rows = _last_replies(await queries.messages_of(session, [conversation_id]))
+                chosen = next((row for row in rows if row.id == message_id), None)
+                if chosen is None:
+                    raise MessageNotFound(message_id)
+                for row in rows:
+                    row.is_deleted = row is not chosen
+                rejected = [row.id for row in rows if row is not chosen]
+                if rejected:
+                    session.add(
+                        ReplyChoiceRow(
+                            conversation_id=conversation_id,
+                            chosen=message_id,
+                            rejected=rejected,
+                            at=self._clock.now(),
+                        )
                     )
-                )
-        return read_message(chosen)
+            return read_message(chosen)
+
+        return await self._database.write_unit(choose)
 
     async def replace_reply(
         self, session: AsyncSession, conversation_id: str, message_id: str, content: str | None
@@ -182,15 +194,16 @@ class ConversationEditor:
         return await self._database.write_unit(rate)
 
     @asynccontextmanager
-    async def changing(self, account: Account, conversation_id: str) -> AsyncIterator[AsyncSession]:
-        """Open a transaction in which nobody else writes to the conversation; ConversationBusy while a reply is being written."""
-        async with self._database.write() as session:
-            await _own(session, account, conversation_id)
-            if not await queries.change_messages(session, conversation_id, self._clock.now()):
-                raise ConversationBusy
-            yield session
-            await session.flush()
-            await self._on_changed(session, [conversation_id])
+    async def _changing(
+        self, session: AsyncSession, account: Account, conversation_id: str
+    ) -> AsyncIterator[None]:
+        """Keep everybody else from writing to the conversation until the caller's transaction ends; ConversationBusy while a reply is being written."""
+        await _own(session, account, conversation_id)
+        if not await queries.change_messages(session, conversation_id, self._clock.now()):
+            raise ConversationBusy
+        yield
+        await session.flush()
+        await self._on_changed(session, [conversation_id])
 
 
 async def _own(session: AsyncSession, account: Account, conversation_id: str) -> ConversationRow:

@@ -374,8 +374,9 @@ class ConversationService:
         return await self._routing.assign(competition, seen, row.id, fits)
 
     async def _note_reading(self, account: Account, conversation_id: str) -> None:
-        async with self._database.write() as session:
-            await self._audit.note(session, account, READ, conversation_id)
+        await self._database.write_unit(
+            lambda session: self._audit.note(session, account, READ, conversation_id)
+        )
 
     async def _store(
         self,

@@ -50,8 +50,9 @@ class MemoryService:
             row = await require_own(session, account, conversation_id)
             messages = await queries.messages_of(session, [conversation_id])
         if row.account_id != account.id:
-            async with self._database.write() as session:
-                await self._audit.note(session, account, READ, conversation_id)
+            await self._database.write_unit(
+                lambda session: self._audit.note(session, account, READ, conversation_id)
+            )
         return _memory(row, messages)
 
     async def correct(
@@ -63,24 +64,30 @@ class MemoryService:
             ConversationBusy: A reply is being written.
             InvalidInput: The text is longer than a summary may be, or nothing was said yet before which it could stand.
         """
-        async with self._changing(account, conversation_id, CORRECT) as (session, row):
-            self._require_room(row, correction.summary)
-            messages = await queries.messages_of(session, [conversation_id])
-            shown = [message for message in messages if message.summary is not None]
-            asked = [one for one in messages if one.sender == Sender.USER and not one.is_deleted]
-            if not asked:
-                raise InvalidInput("Nothing was said yet, so there is nothing to remember.")
-            at = shown[-1] if shown else asked[-1]
-            until = shown[-1].summary["until"] if shown and shown[-1].summary else 0
-            for message in shown:
-                message.summary = None
-            at.summary = {
-                "text": correction.summary,
-                "until": until,
-                "by": Author.APP.value,
-            }
-            await session.flush()
-            return _memory(row, messages)
+
+        async def correct(session: AsyncSession) -> ConversationMemory:
+            async with self._changing(session, account, conversation_id, CORRECT) as row:
+                self._require_room(row, correction.summary)
+                messages = await queries.messages_of(session, [conversation_id])
+                shown = [message for message in messages if message.summary is not None]
+                asked = [
+                    one for one in messages if one.sender == Sender.USER and not one.is_deleted
+                ]
+                if not asked:
+                    raise InvalidInput("Nothing was said yet, so there is nothing to remember.")
+                at = shown[-1] if shown else asked[-1]
+                until = shown[-1].summary["until"] if shown and shown[-1].summary else 0
+                for message in shown:
+                    message.summary = None
+                at.summary = {
+                    "text": correction.summary,
+                    "until": until,
+                    "by": Author.APP.value,
+                }
+                await session.flush()
+                return _memory(row, messages)
+
+        return await self._database.write_unit(correct)
 
     def _require_room(self, row: ConversationRow, text: str) -> None:
         """Raise InvalidInput for a text that the prompts of the conversation's submission would not show."""
@@ -103,25 +110,28 @@ class MemoryService:
         Raises:
             ConversationBusy: A reply is being written.
         """
-        async with self._changing(account, conversation_id, ERASE) as (session, row):
-            messages = await queries.messages_of(session, [conversation_id])
-            for message in messages:
-                message.summary = message.recalled = None
-            row.carried = None
-            await erase_carried(session, [conversation_id])
-            row.forgotten_until = messages[-1].position if messages else 0
+
+        async def erase(session: AsyncSession) -> None:
+            async with self._changing(session, account, conversation_id, ERASE) as row:
+                messages = await queries.messages_of(session, [conversation_id])
+                for message in messages:
+                    message.summary = message.recalled = None
+                row.carried = None
+                await erase_carried(session, [conversation_id])
+                row.forgotten_until = messages[-1].position if messages else 0
+
+        await self._database.write_unit(erase)
 
     @asynccontextmanager
     async def _changing(
-        self, account: Account, conversation_id: str, action: str
-    ) -> AsyncIterator[tuple[AsyncSession, ConversationRow]]:
-        async with self._database.write() as session:
-            row = await require_own(session, account, conversation_id)
-            if not await queries.change_messages(session, conversation_id, self._clock.now()):
-                raise ConversationBusy
-            yield session, row
-            if row.account_id != account.id:
-                await self._audit.note(session, account, action, conversation_id)
+        self, session: AsyncSession, account: Account, conversation_id: str, action: str
+    ) -> AsyncIterator[ConversationRow]:
+        row = await require_own(session, account, conversation_id)
+        if not await queries.change_messages(session, conversation_id, self._clock.now()):
+            raise ConversationBusy
+        yield row
+        if row.account_id != account.id:
+            await self._audit.note(session, account, action, conversation_id)
 
 
 def _memory(row: ConversationRow, messages: Sequence[MessageRow]) -> ConversationMemory:

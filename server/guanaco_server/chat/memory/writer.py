@@ -104,10 +104,11 @@ class SummaryWriter:
     async def _keep(self, history: History, written: Summary) -> None:
         """Store it until it is shown, for whichever process has the next turn."""
         try:
-            async with self._database.write() as session:
-                await queries.keep_summary(
+            await self._database.write_unit(
+                lambda session: queries.keep_summary(
                     session, history.conversation_id, history.change_count, asdict(written)
                 )
+            )
         except (DBAPIError, OSError) as error:
             logger.warning("A summary is kept in memory alone: %s", type(error).__name__)
 

@@ -28,8 +28,9 @@ class PersonaReader:
                 versions = best_first(await versions_of(session, row.persona_key))
                 used = next((one for one in versions if one.text == row.bot.memory), None)
         if row.account_id != account.id:
-            async with self._database.write() as session:
-                await self._audit.note(session, account, READ, conversation_id)
+            await self._database.write_unit(
+                lambda session: self._audit.note(session, account, READ, conversation_id)
+            )
         if used is None:
             text = row.bot.memory
             return ConversationPersona(

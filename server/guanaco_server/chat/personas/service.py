@@ -243,7 +243,8 @@ class PersonaShortener:
     async def _store(self, need: Need, values: dict[str, Any]) -> None:
         """Store a version, unless its user, their conversations or the character was erased meanwhile."""
         talk = ConversationRow
-        async with self._database.write() as session:
+
+        async def store(session: AsyncSession) -> None:
             wanted = await session.scalar(
                 select(talk.id)
                 .where(
@@ -256,6 +257,8 @@ class PersonaShortener:
             )
             if wanted is not None and await versions_of(session, need.key):
                 await insert_missing(session, PersonaVersionRow, [values])
+
+        await self._database.write_unit(store)
 
 
 async def erase_of_characters(session: AsyncSession, character_ids: Sequence[str]) -> None:

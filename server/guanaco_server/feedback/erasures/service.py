@@ -218,8 +218,7 @@ class ErasureService:
         for entry in missing:
             if entry.conversation is not None:
                 await self._delete_again(entry.conversation)
-        async with self._database.write() as session:
-            await queries.note_erasures(session, missing)
+        await self._database.write_unit(lambda session: queries.note_erasures(session, missing))
         await self._database.empty_log()
         logger.warning("%d erasures that the database did not know were carried out", len(missing))
         return len(missing)

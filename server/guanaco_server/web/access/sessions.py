@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from guanaco.errors import Unauthenticated
 from guanaco_server.accounts.secrets import split_key
 from guanaco_server.accounts.service import Account, AccountService
@@ -45,9 +47,12 @@ class SessionService:
             created_at=now,
             expires_at=now + self._lifetime,
         )
-        async with self._database.write() as session:
+
+        async def begin(session: AsyncSession) -> None:
             await queries.remove_expired(session, now)
             session.add(row)
+
+        await self._database.write_unit(begin)
         return NewSession(cookie, self._lifetime, account)
 
     async def account(self, cookie: str) -> Account | None:
@@ -62,5 +67,6 @@ class SessionService:
             return None
 
     async def end(self, cookie: str) -> None:
-        async with self._database.write() as session:
-            await queries.remove_session(session, hash_of(cookie))
+        await self._database.write_unit(
+            lambda session: queries.remove_session(session, hash_of(cookie))
+        )

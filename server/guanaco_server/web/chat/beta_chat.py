@@ -164,8 +164,11 @@ class BetaChat:
         """Return a new visitor's cookie. Nothing is stored before this."""
         cookie = new_cookie()
         row = VisitorRow(id=hash_of(cookie), consented_at=self._clock.now())
-        async with self._database.write() as session:
+
+        async def add(session: AsyncSession) -> None:
             session.add(row)
+
+        await self._database.write_unit(add)
         return cookie
 
     async def visitor(self, cookie: str) -> Visitor | None:
@@ -232,10 +235,14 @@ class BetaChat:
             thumbs_up=None,
             created_at=self._clock.now(),
         )
-        async with self._database.write() as session:
+
+        async def add(session: AsyncSession) -> bool:
             is_known = await queries.lock_visitor(session, visitor.id) is not None
             if is_known:
                 session.add(row)
+            return is_known
+
+        is_known = await self._database.write_unit(add)
         if not is_known:
             await self.forget(visitor)  # erased while the conversation was opened
             raise Forbidden("Your agreement was withdrawn.", hint="The chat page asks you again.")
@@ -339,10 +346,13 @@ class BetaChat:
         await self._require_own(visitor, conversation_id)
         if not turn or self._ongoing.stop(conversation_id, turn):
             return
-        async with self._database.write() as session:
+
+        async def stop(session: AsyncSession) -> None:
             row = await queries.chat_of(session, visitor.id, conversation_id)
             if row is not None:
                 row.stopped_turn = turn
+
+        await self._database.write_unit(stop)
 
     async def choose(self, visitor: Visitor, conversation_id: str, message_id: str) -> None:
         """Go on with another one of the replies to the last message."""
@@ -388,17 +398,19 @@ class BetaChat:
                 await self._feedback.rate(await self._account(), conversation_id, request)
             else:
                 await self._feedback.change(await self._account(), conversation_id, request)
-        async with self._database.write() as session:
+
+        async def note(session: AsyncSession) -> None:
             shown = await queries.chat_of(session, visitor.id, conversation_id)
             if shown is not None:
                 shown.thumbs_up = request.thumbs_up
+
+        await self._database.write_unit(note)
 
     async def forget(self, visitor: Visitor) -> None:
         """Withdraw consent. May be repeated when it was cut short: the visitor goes last."""
         request = ErasureRequest(user_id=visitor.user_id, account=ACCOUNT)
         await self._erasures.erase(await self._account(), request)
-        async with self._database.write() as session:
-            await queries.forget_visitor(session, visitor.id)
+        await self._database.write_unit(lambda session: queries.forget_visitor(session, visitor.id))
 
     async def forget_user(self, session: AsyncSession, erased: ErasedUser) -> None:
         """Delete the user's list of chats and their consent, within the transaction in which all else of the user is erased."""

@@ -208,8 +208,9 @@ class TurnPlaces:
         with suppress(DBAPIError, OSError):
             await self.write_use()
         with suppress(DBAPIError, OSError):  # then they lapse
-            async with self._database.write() as session:
-                await queries.drop_places(session, self._gateway)
+            await self._database.write_unit(
+                lambda session: queries.drop_places(session, self._gateway)
+            )
 
     def crowded(self) -> set[str]:
         """Return the deployments for which turns wait here."""
