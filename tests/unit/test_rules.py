@@ -28,6 +28,9 @@ from guanaco_server.submissions.pipeline.server_start import evidence
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("guanaco", "cli/guanaco_cli", "server/guanaco_server")
+MAY_WRITE_IN_MANY_TRIPS = {
+    "server/guanaco_server/partitions/service.py": "PostgreSQL only, which has many writers",
+}
 CLASS = re.compile(r"^ *class (\w+)[(:]", re.MULTILINE)
 
 
@@ -150,3 +153,13 @@ def test_each_migration_follows_the_one_before_it() -> None:
     numbers = [file.name.partition("_")[0] for file in files]
     follows = [re.search(r'^down_revision = "?(\w+)"?$', file.read_text(), re.M) for file in files]
     assert [found[1] if found else "" for found in follows[1:]] == numbers[:-1]
+
+
+def test_no_writer_keeps_chats_waiting_for_the_event_loop() -> None:
+    """``Database.write_unit`` is one trip, where ``write`` holds SQLite's write lock across many."""
+    used = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "server" / "guanaco_server").rglob("*.py")
+        if re.search(r"database\.write\(", path.read_text())
+    }
+    assert used == set(MAY_WRITE_IN_MANY_TRIPS)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.database.database import Database
 from guanaco_server.database.sqlite.writer_queue import MOST_IN_A_ROW, WriterQueue
@@ -97,8 +98,10 @@ async def test_sqlite_lets_an_urgent_writer_in_before_a_flood(tmp_path: Path) ->
         await session.execute(text("CREATE TABLE written (name TEXT)"))
 
     async def write(name: str, *, is_urgent: bool = False) -> None:
-        async with database.write(is_urgent=is_urgent) as session:
+        async def insert(session: AsyncSession) -> None:
             await session.execute(text("INSERT INTO written VALUES (:name)"), {"name": name})
+
+        await database.write_unit(insert, is_urgent=is_urgent)
 
     flood = [asyncio.create_task(write("other")) for _ in range(40)]
     await asyncio.sleep(0)

@@ -48,8 +48,9 @@ class ServiceRecorder:
         if not counts:
             return
         try:
-            async with self._database.write() as session:
-                await queries.add_counts(session, period_of(self._clock.now()), counts)
+            await self._database.write_unit(
+                lambda session: queries.add_counts(session, period_of(self._clock.now()), counts)
+            )
         except BaseException:
             self._tally.put_back(counts)
             raise

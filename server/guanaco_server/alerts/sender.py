@@ -57,13 +57,14 @@ class AlertSender:
             }
         else:
             leased_until = self._clock.now() + timedelta(seconds=LEASE_S)
-            async with self._database.write() as session:
-                if not await queries.claim(session, row, leased_until):
-                    return False
+            is_ours = await self._database.write_unit(
+                lambda session: queries.claim(session, row, leased_until)
+            )
+            if not is_ours:
+                return False
             result = await self._client.post(self._url, HEADERS, row.body.encode())
             columns = after_try(row.attempts + 1, result, self._clock.now())
-        async with self._database.write() as session:
-            await queries.settle(session, row.id, **columns)
+        await self._database.write_unit(lambda session: queries.settle(session, row.id, **columns))
         return True
 
 

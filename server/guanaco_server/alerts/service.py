@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from guanaco.alerts import Alert, AlertMessage, AlertMessageKind, Alerts, ServiceLevel
 from guanaco.webhooks import DeliveryState
 from guanaco_server.alerts import queries
@@ -85,8 +87,11 @@ class AlertService:
             created_at=now,
             next_attempt_at=now,
         )
-        async with self._database.write() as session:
+
+        async def add(session: AsyncSession) -> None:
             session.add(row)
+
+        await self._database.write_unit(add)
         self._wake()
         return _message(row)
 

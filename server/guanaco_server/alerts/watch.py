@@ -53,15 +53,19 @@ class AlertWatch:
     async def check(self) -> None:
         """Compare the figures, and begin or end alerts."""
         checks = await self.checks()
-        async with self._database.write() as session:
-            await self._keep(session, checks, self._clock.now())
+        await self._database.write_unit(
+            lambda session: self._keep(session, checks, self._clock.now())
+        )
 
     async def forget(self) -> None:
         """Delete what is too old for anybody to ask for."""
         now = self._clock.now()
-        async with self._database.write() as session:
+
+        async def forget(session: AsyncSession) -> None:
             await queries.forget_counts(session, now - MONTH - timedelta(hours=1))
             await queries.forget_alerts(session, now - KEPT)
+
+        await self._database.write_unit(forget)
 
     async def _keep(
         self, session: AsyncSession, checks: Sequence[AlertCheck], now: datetime

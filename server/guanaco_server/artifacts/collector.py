@@ -75,10 +75,7 @@ class ArtifactCollector:
 
     async def keep(self, key: str) -> None:
         """Touch an artifact; where it is on its way out, once it is gone and can be made again."""
-        while True:
-            async with self._database.write() as session:
-                if await self.touch(session, key):
-                    return
+        while not await self._database.write_unit(lambda session: self.touch(session, key)):
             await self._take_over(key)
             await asyncio.sleep(RETRY_S)
 
@@ -129,9 +126,12 @@ class ArtifactCollector:
         sizes = {found.key: found.size_bytes for found in manifests if found is not None}
         now = self._clock.now()
         needed = await self._needed_keys(now - timedelta(seconds=self._graces.artifact_s))
-        async with self._database.write() as session:
+
+        async def note(session: AsyncSession) -> None:
             await queries.note_sizes(session, sizes, now)
             await queries.touch_all(session, needed, now)
+
+        await self._database.write_unit(note)
 
     async def _collect_expired(self) -> None:
         before = self._clock.now() - timedelta(seconds=self._graces.artifact_s)
@@ -143,8 +143,9 @@ class ArtifactCollector:
     async def _collect(self, key: str, needed_before: datetime) -> None:
         """Delete an artifact unless it was needed since then, or another platform deletes it."""
         at = self._clock.now()
-        async with self._database.write() as session:
-            is_ours = await queries.claim_deletion(session, key, at, needed_before)
+        is_ours = await self._database.write_unit(
+            lambda session: queries.claim_deletion(session, key, at, needed_before)
+        )
         if is_ours:
             await self._delete(key, at)
 
@@ -157,15 +158,17 @@ class ArtifactCollector:
     async def _take_over(self, key: str) -> None:
         """Delete an artifact over whose deletion another platform died."""
         at = self._clock.now()
-        async with self._database.write() as session:
-            is_ours = await queries.take_over(session, key, at, self._lease_began_before())
+        is_ours = await self._database.write_unit(
+            lambda session: queries.take_over(session, key, at, self._lease_began_before())
+        )
         if is_ours:
             await self._delete(key, at)
 
     async def _delete(self, key: str, doomed_at: datetime) -> None:
         await self._store.delete(key)
-        async with self._database.write() as session:
-            size_bytes = await queries.remove(session, key, doomed_at)
+        size_bytes = await self._database.write_unit(
+            lambda session: queries.remove(session, key, doomed_at)
+        )
         logger.info("deleted artifact %s (%d bytes): nobody needs it any more", key, size_bytes)
 
     def _lease_began_before(self) -> datetime:

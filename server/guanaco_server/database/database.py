@@ -1,8 +1,9 @@
 """The one way to the database: short units of work that commit or leave nothing.
 
-A service method opens one unit, and never one around a network call. ``write()`` takes SQLite's write
-lock at its start, so that two writers queue (sqlite/writer_queue.py) instead of failing half-way; ``read()`` takes none.
-``write_unit()`` holds that lock for a shorter time: use it for all that is written often, or while people chat.
+A service method opens one unit, and never one around a network call: ``write_unit()`` to change something, else ``read()``.
+A writer takes SQLite's write lock at its start, so that two queue (sqlite/writer_queue.py) instead of failing half-way.
+``write()`` holds that lock for as many trips to a thread as it has statements, each of which waits for the event loop, and people
+who chat wait for the lock: tests/unit/test_rules.py lists who may use it.
 """
 
 from __future__ import annotations
@@ -94,13 +95,10 @@ class Database:
         self._sessions = async_sessionmaker(self.engine, expire_on_commit=False)
 
     @asynccontextmanager
-    async def write(self, *, is_urgent: bool = False) -> AsyncIterator[AsyncSession]:
-        """Open a transaction that commits when the block ends, and rolls back when it raises.
-
-        ``is_urgent``: somebody waits for a reply, so on SQLite its turn comes before those of others.
-        """
+    async def write(self) -> AsyncIterator[AsyncSession]:
+        """Open a transaction that commits when the block ends, and rolls back when it raises."""
         with span("database: write"):
-            async with self._turn(is_urgent=is_urgent), self._sessions() as session:
+            async with self._turn(is_urgent=False), self._sessions() as session:
                 await session.connection(execution_options={"sqlite_begin": "BEGIN IMMEDIATE"})
                 yield session
                 await session.commit()
@@ -111,7 +109,8 @@ class Database:
     ) -> T:
         """Do ``unit`` in a transaction, on SQLite in one trip to a thread: it holds the write lock no longer while the event loop is busy.
 
-        So ``unit`` awaits the session only, and leaves alone what belongs to the event loop. Urgent ones share a transaction.
+        So ``unit`` awaits the session only, and leaves alone what belongs to the event loop (``after_commit``).
+        ``is_urgent``: somebody waits for a reply, so its turn comes before those of others. Urgent ones share a transaction.
         Without ``is_durable`` a failure of SQLite's machine, though not of a process, may undo what was written last.
         """
         if self._writers is None:

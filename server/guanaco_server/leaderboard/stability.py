@@ -93,8 +93,7 @@ class StabilityService:
             "pairs": _KEPT.dump_json(kept).decode(),
             "at": now,
         }
-        async with self._database.write() as session:
-            await upsert(session, BoardPairsRow, [row])
+        await self._database.write_unit(lambda session: upsert(session, BoardPairsRow, [row]))
 
     async def pairs(
         self, competition_id: str = OPEN, submission_id: str | None = None

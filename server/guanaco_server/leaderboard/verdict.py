@@ -129,8 +129,9 @@ class VerdictService:
             self._cached.pop(competition_id, None)
         if not found.is_decided or found.settled_at is not None:
             return False
-        async with self._database.write() as session:
-            await claims.keep(session, claims.settled_claims(competition, found))
+        await self._database.write_unit(
+            lambda session: claims.keep(session, claims.settled_claims(competition, found))
+        )
         return True
 
     async def between(self, competition_id: str, first: str, second: str) -> LeaderboardVerdict:

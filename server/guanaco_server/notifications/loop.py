@@ -68,6 +68,5 @@ class NotificationLoop:
     async def _forget(self) -> None:
         now = self._clock.now()
         if self._forgot_at is None or now - self._forgot_at >= FORGET_EVERY:
-            async with self._database.write() as session:
-                await queries.forget(session, now - KEPT)
+            await self._database.write_unit(lambda session: queries.forget(session, now - KEPT))
             self._forgot_at = now

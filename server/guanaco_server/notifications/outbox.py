@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from guanaco.submissions import Status, SubmissionEvent
 from guanaco.webhooks import DeliveryState, WebhookEvent
 from guanaco_server.database.database import Database
@@ -88,11 +90,14 @@ class Outbox:
             if (webhook := webhooks.get(one.submission_id)) and one.at >= webhook.created_at
         ]
         if rows:
-            async with self._database.write() as session:
+
+            async def add(session: AsyncSession) -> None:
                 there = {one.id for one in await queries.all_webhooks(session)}
                 await queries.add_deliveries(
                     session, [row for row in rows if row.webhook_id in there]
                 )
+
+            await self._database.write_unit(add)
         if made:
             self._claims_since = made[-1].at
 
@@ -126,13 +131,16 @@ class Outbox:
     ) -> None:
         now = self._clock.now()
         rows = [delivery(one, webhook.id, self._link_base, now) for one in notifications]
-        async with self._database.write() as session:
+
+        async def write(session: AsyncSession) -> None:
             if not await queries.exists(session, webhook.id):
                 return  # removed meanwhile
             await queries.add_deliveries(session, rows)
             await queries.note_progress(
                 session, webhook.id, submission_id, event_seq, feedback_count
             )
+
+        await self._database.write_unit(write)
 
 
 def delivery(

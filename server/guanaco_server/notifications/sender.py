@@ -58,16 +58,18 @@ class WebhookSender:
         if room <= 0:
             return 0
         now, token = self._clock.now(), uuid.uuid4().hex
-        async with self._database.write() as session:
-            claimed = await queries.claim(
+        busy = [webhook for webhook, tries in self._busy.items() if tries]
+        claimed = await self._database.write_unit(
+            lambda session: queries.claim(
                 session,
                 token,
                 now,
                 now + timedelta(seconds=LEASE_S),
-                busy=[webhook for webhook, tries in self._busy.items() if tries],
+                busy=busy,
                 per_webhook=PER_WEBHOOK,
                 limit=room,
             )
+        )
         for delivery, webhook in claimed:
             self._begin(delivery, webhook, token)
         return len(claimed)
@@ -100,8 +102,9 @@ class WebhookSender:
         result = await self._client.post(webhook.url, headers, body)
         columns = after_try(delivery.attempts + 1, result, self._clock.now())
         try:
-            async with self._database.write() as session:
-                await queries.settle(session, delivery.id, token, **columns)
+            await self._database.write_unit(
+                lambda session: queries.settle(session, delivery.id, token, **columns)
+            )
         except (DBAPIError, OSError) as error:  # its lease expires, and it is sent again
             logger.warning("webhook delivery not recorded; sending it again: %s", error)
 

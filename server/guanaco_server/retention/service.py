@@ -15,6 +15,8 @@ import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from guanaco.competitions import CHOSEN, Competition
 from guanaco_server.chat.conversations import records as chat_records
 from guanaco_server.chat.conversations.service import ConversationService
@@ -93,20 +95,24 @@ class RetentionService:
     async def _drop(self, period: Period) -> int:
         """May be repeated from wherever it was interrupted."""
         await self._periods.drop(period)
-        removed = 0
-        while True:
-            async with self._database.write() as session:
-                ids = await chat_records.within(session, bounds(CONVERSATION, period.number), BATCH)
-                await self._feedback.erase(session, (), ids)
-                await self._conversations.erase(session, ids)
-                removed += len(ids)
-                if len(ids) < BATCH:
-                    await self._counter.recount_competition(session, period.competition)
-                    await self._periods.note_dropped(session, period)
-                    return removed
+
+        async def erase(session: AsyncSession) -> int:
+            ids = await chat_records.within(session, bounds(CONVERSATION, period.number), BATCH)
+            await self._feedback.erase(session, (), ids)
+            await self._conversations.erase(session, ids)
+            if len(ids) < BATCH:
+                await self._counter.recount_competition(session, period.competition)
+                await self._periods.note_dropped(session, period)
+            return len(ids)
+
+        removed, last = 0, BATCH
+        while last == BATCH:
+            last = await self._database.write_unit(erase)
+            removed += last
+        return removed
 
     async def _delete_batch(self, competition: str, since: datetime, before: datetime) -> int:
-        async with self._database.write() as session:
+        async def delete(session: AsyncSession) -> int:
             found = await chat_records.begun_between(
                 session, competition, since, before, all_bounds(CONVERSATION), BATCH
             )
@@ -116,7 +122,9 @@ class RetentionService:
                 await self._counter.recount(session, set(found.values()))
                 await self._feedback.erase(session, ratings, ids)
                 await self._conversations.erase(session, ids)
-        return len(ids)
+            return len(ids)
+
+        return await self._database.write_unit(delete)
 
 
 def width_for(retention_days: int | None) -> timedelta:

@@ -44,13 +44,16 @@ class WorkerService:
     async def enter(self) -> bool:
         """Register this worker. Return False while a survivor takes over what its predecessor left: then try again."""
         now = self._clock.now()
-        async with self._database.write() as session:
-            return await queries.enter(session, self.executor_id, now, now - self._claim)
+        return await self._database.write_unit(
+            lambda session: queries.enter(session, self.executor_id, now, now - self._claim)
+        )
 
     async def beat(self) -> bool:
         """Record that this worker lives. Return False if it was given up: then it must end."""
-        async with self._database.write() as session:
-            return await queries.beat(session, self.executor_id, self._clock.now())
+        return await self._database.write_unit(
+            lambda session: queries.beat(session, self.executor_id, self._clock.now()),
+            is_durable=False,
+        )
 
     async def list_silent(self) -> Sequence[str]:
         """List the others that are silent. This one is not, whatever its clock was set to since its last beat."""
@@ -62,8 +65,8 @@ class WorkerService:
     async def claim(self, executor_id: str) -> bool:
         """Return True for the one survivor that is to take over; it ends with ``end_claim``."""
         now = self._clock.now()
-        async with self._database.write() as session:
-            return await queries.claim(
+        return await self._database.write_unit(
+            lambda session: queries.claim(
                 session,
                 executor_id,
                 self.executor_id,
@@ -71,11 +74,13 @@ class WorkerService:
                 now - self._silence,
                 now - self._claim,
             )
+        )
 
     async def end_claim(self, executor_id: str) -> None:
         seen_before = self._clock.now() - timedelta(seconds=FORGET_S)
-        async with self._database.write() as session:
-            await queries.end_claim(session, executor_id, self.executor_id, seen_before)
+        await self._database.write_unit(
+            lambda session: queries.end_claim(session, executor_id, self.executor_id, seen_before)
+        )
 
     async def list_known(self) -> Sequence[str]:
         """Every worker that lives, or that a survivor takes over from."""
@@ -89,14 +94,16 @@ class WorkerService:
     async def take_lease(self, name: str) -> bool:
         """Take or renew it, for ``silence_s``; False while another worker holds it."""
         now = self._clock.now()
-        async with self._database.write() as session:
-            return await queries.take_lease(
+        return await self._database.write_unit(
+            lambda session: queries.take_lease(
                 session, name, self.executor_id, now, now + self._silence
             )
+        )
 
     async def release_lease(self, name: str) -> None:
-        async with self._database.write() as session:
-            await queries.release_lease(session, name, self.executor_id)
+        await self._database.write_unit(
+            lambda session: queries.release_lease(session, name, self.executor_id)
+        )
 
     @asynccontextmanager
     async def holding(self, name: str) -> AsyncIterator[None]:

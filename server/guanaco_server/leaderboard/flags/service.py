@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from guanaco.errors import FlagNotFound
 from guanaco.leaderboard import VoteFlag, VotePattern
 from guanaco_server.accounts.audit import AuditLog
@@ -87,7 +89,8 @@ class FlagService:
 
         A rating is counted again by its submission; duels are all judged again by the next ranking.
         """
-        async with self._database.write() as session:
+
+        async def allow(session: AsyncSession) -> list[VoteFlag]:
             if await queries.allow(session, feedback_id, self._clock.now(), account.name):
                 await self._audit.note(session, account, ALLOW, feedback_id)
             rows = await queries.of_ratings(session, [feedback_id])
@@ -96,6 +99,8 @@ class FlagService:
             ratings = {row.submission_id for row in rows if row.rival_id is None}
             await counting_queries.ask_recounts(session, ratings)
             return [_read(row) for row in rows]
+
+        return await self._database.write_unit(allow)
 
 
 def _patterns(counts: Mapping[tuple[str, bool], VoteCount]) -> list[VotePattern]:

@@ -284,9 +284,12 @@ class StandingsPublisher:
         ]
         if not rows:
             return
-        async with self._database.write() as session:
+
+        async def keep(session: AsyncSession) -> None:
             await insert_missing(session, ScorePointRow, rows)
             await queries.thin_points(session, hour - FULL_HISTORY_HOURS)
+
+        await self._database.write_unit(keep)
         self._hour = hour
 
 

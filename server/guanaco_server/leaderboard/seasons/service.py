@@ -48,16 +48,18 @@ class SeasonService:
         """Freeze a competition and return its season. Freezing it again changes nothing."""
         _require_known_rule(await self._competitions.find(competition_id))
         competition = await self._competitions.freeze(competition_id, by)
-        assert competition.frozen_at is not None
+        frozen_at = competition.frozen_at
+        assert frozen_at is not None
         async with self._database.read() as session:
             known = await queries.season(session, competition_id)
         if known is None:
-            content = await self._rank(competition, competition.frozen_at, SCHEMA)
+            content = await self._rank(competition, frozen_at, SCHEMA)
             sha256 = hashlib.sha256(content).hexdigest()
-            async with self._database.write() as session:
-                known = await queries.keep_season(
-                    session, competition_id, competition.frozen_at, content, sha256
+            known = await self._database.write_unit(
+                lambda session: queries.keep_season(
+                    session, competition_id, frozen_at, content, sha256
                 )
+            )
         return _read(known)
 
     async def find(self, competition_id: str) -> Season:
