@@ -126,6 +126,27 @@ async def test_who_leaves_during_the_write_takes_nobody_along(file: File) -> Non
     assert file.committed() == ["b"]
 
 
+async def test_a_unit_whose_caller_left_is_whole_after_the_close(file: File) -> None:
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    async def block(session: AsyncSession) -> None:
+        await session.execute(text(INSERT), {"name": "a", "other": None})
+        has_begun.set()
+        may_end.wait()
+        await session.execute(text(INSERT), {"name": "b", "other": None})
+
+    leaving = asyncio.ensure_future(file.database.write_unit(block))
+    await asyncio.to_thread(has_begun.wait)
+    leaving.cancel()
+    await _all_wait()
+    closing_all = asyncio.ensure_future(file.database.close())
+    await _all_wait()
+    may_end.set()
+    await closing_all
+    assert leaving.cancelled()
+    assert file.committed() == ["a", "b"]
+
+
 @pytest.mark.parametrize("is_urgent", [False, True])
 async def test_a_unit_that_waits_for_something_else_is_refused(file: File, is_urgent: bool) -> None:
     async def wait(session: AsyncSession) -> None:

@@ -152,12 +152,15 @@ class Database:
 
     async def _transact(self, writes: Sequence[Write[Any]]) -> list[Any]:
         """Have its turn before."""
+        return await self._in_thread(lambda inside: transact(inside, writes))
+
+    async def _in_thread(self, work: Callable[[ResultConnection], T]) -> T:
         if self._at_once is None:
             connection = await self.engine.connect()
             self._at_once = await connection.execution_options(sqlite_begin=BEGIN_SAVEPOINT)
         raw = await self._at_once.get_raw_connection()
         assert isinstance(raw.driver_connection, OneTripConnection)
-        return await raw.driver_connection.in_thread(lambda inside: transact(inside, writes))
+        return await raw.driver_connection.in_thread(work)
 
     async def _in_session(self, unit: Unit[T]) -> tuple[AsyncSession, T]:
         session = AsyncSession(self._at_once, expire_on_commit=False)
@@ -279,6 +282,7 @@ class Database:
         await self._urgent_writes.drain()
         await self._log.close()
         if self._at_once is not None:
+            await self._in_thread(_nothing)  # waits for a trip whose caller was cancelled
             await self._at_once.close()
             self._at_once = None
         await self.engine.dispose()
@@ -330,6 +334,10 @@ def among(
         return column == any_(cast(list(values), ARRAY(String)))
     listed = func.json_each(json.dumps(list(values))).table_valued("value")
     return column.in_(select(listed.c.value))
+
+
+def _nothing(_connection: ResultConnection) -> None:
+    """A trip that only waits for those before it."""
 
 
 async def _unknown() -> None:

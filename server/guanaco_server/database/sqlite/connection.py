@@ -81,29 +81,35 @@ class _Results(NamedTuple):
 class OneTripConnection(aiosqlite.Connection):
     """The methods of a connection that SQLAlchemy's dialect uses."""
 
-    _inside: ResultConnection | None = None  # while a transaction is one trip
+    _trip: ResultConnection | None = None  # while a transaction is one trip
+    _trip_thread = 0
+
+    @property
+    def _inside(self) -> ResultConnection | None:
+        """Return the connection during a trip, to what is carried out in its thread: the event loop waits for the trip to end."""
+        return self._trip if threading.get_ident() == self._trip_thread else None
 
     def cursor(self) -> OneTripCursor:  # type: ignore[override]
         return OneTripCursor(self)
 
     async def commit(self) -> None:
-        if self._inside is not None:
-            self._inside.execute(END_SAVEPOINT)
+        if (inside := self._inside) is not None:
+            inside.execute(END_SAVEPOINT)
         else:
             await super().commit()
 
     async def rollback(self) -> None:
         """Also called when a connection goes back to its pool; most have nothing to roll back."""
-        if self._inside is not None:
-            self._inside.execute(UNDO_SAVEPOINT)
-            self._inside.execute(END_SAVEPOINT)
+        if (inside := self._inside) is not None:
+            inside.execute(UNDO_SAVEPOINT)
+            inside.execute(END_SAVEPOINT)
         elif self.in_transaction:
             await super().rollback()
 
     async def run(self, sql: str, parameters: Any) -> StatementResult:
         """Execute a statement, and read its rows, in one trip to the thread; in none from ``in_thread``."""
-        if self._inside is not None:
-            result: StatementResult = self._inside.execute(sql, parameters).fetchall()
+        if (inside := self._inside) is not None:
+            result: StatementResult = inside.execute(sql, parameters).fetchall()
             return result
         return await self.execute_fetchall(sql, parameters)  # type: ignore[return-value]
 
@@ -111,11 +117,11 @@ class OneTripConnection(aiosqlite.Connection):
         """Do ``work`` in the thread, in one trip. Meanwhile the connection is used there, and nowhere else."""
 
         def do(inside: ResultConnection) -> T:
-            self._inside = inside
+            self._trip, self._trip_thread = inside, threading.get_ident()
             try:
                 return work(inside)
             finally:
-                self._inside = None
+                self._trip = None
 
         return await self.execute_fetchall("", Work(do))  # type: ignore[return-value]
 
