@@ -359,7 +359,7 @@ async def test_conversations_are_measured_before_their_transaction(world: Rated)
 async def test_conversations_of_ratings_are_measured_before_their_transaction(
     world: Rated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is rated or said after they were read, and before the transaction, is counted by it."""
+    """The transaction counts all that is rated or said before it begins, though they were read earlier."""
     said = [(Sender.USER, "hello"), (Sender.BOT, "Ahoy!")]
     one, two, three = [await converse(world, world.backend, "one_v1", user, said) for user in USERS]
     await world.feedback.rate(world.backend, one, FeedbackRequest(thumbs_up=True))

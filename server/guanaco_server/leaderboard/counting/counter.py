@@ -11,8 +11,8 @@ may be repeated, batches may come in any order, and a crash loses nothing. Nobod
 takes locks of ratings and conversations as its last act before it commits, and a conversation that was written since it was read is
 counted again by the next one.
 
-Conversations are read and measured before the transaction where all chats would wait for that, as on SQLite. Those that were written or
-rated since are left for the next batch, or read again.
+Conversations are read and measured before the transaction where all chats would wait for that, as on SQLite. A conversation that was
+written or rated since is left for the next batch, or read again.
 
 Conversations that were measured by an older definition come last, a bounded number in a batch. A process that knows
 only an older definition leaves newer measurements alone until their conversation changes, so two versions that run
@@ -89,7 +89,7 @@ class CountedBatch:
 
 
 class _ReadAhead(NamedTuple):
-    """What is to be counted, as it was before the batch's transaction.
+    """The conversations that are to be counted, as they were before the batch's transaction.
 
     Attributes:
         ids: Conversations that have changed.
