@@ -19,6 +19,7 @@ import httpx
 
 from guanaco.calls.wire import Call, Request, StreamCall
 from guanaco.errors import (
+    DatabaseUnavailable,
     GuanacoError,
     InvalidInput,
     RequestInProgress,
@@ -37,6 +38,7 @@ GATEWAY_FAULTS = frozenset({502, 503, 504})  # a proxy in front of a platform th
 OTHER_HINT = "Is that the URL of a Guanaco server? `guanaco login --url` names another."
 FIRST_TRIES = 3
 RESUME_DELAYS_S = (0.25, 0.5, 1, 2, 4, 5, 5, 5)  # 23 s: longer than a platform takes to restart
+PASSING = (ServerUnreachable, DatabaseUnavailable)  # a stream that can be resumed waits for its end
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 TRUSTS_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For plain HTTP: reading the certificates that a client trusts takes 20 ms, and none is asked for."""
@@ -82,7 +84,7 @@ class SyncTransport:
         return self._run_once(call)
 
     def stream(self, call: StreamCall[T]) -> Generator[T, None, None]:
-        """Yield the stream's items; a resumable stream survives broken connections."""
+        """Yield the stream's items; a resumable stream survives broken connections, and a database that is away."""
         following = Following(call, self.url)
         while True:
             try:
@@ -144,7 +146,7 @@ class AsyncTransport:
         return await self._run_once(call)
 
     async def stream(self, call: StreamCall[T]) -> AsyncGenerator[T, None]:
-        """Yield the stream's items; a resumable stream survives broken connections."""
+        """Yield the stream's items; a resumable stream survives broken connections, and a database that is away."""
         following = Following(call, self.url)
         while True:
             try:
@@ -239,7 +241,7 @@ class Following(Generic[T]):
 
     def pause_s(self, error: GuanacoError) -> float:
         """Return how long to wait before connecting again; raise the error if a retry cannot help."""
-        if not isinstance(error, ServerUnreachable):
+        if not isinstance(error, PASSING):
             raise error
         if not self._call.is_resumable:
             raise self._cut_off() if self._has_begun else error

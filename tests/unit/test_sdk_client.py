@@ -280,6 +280,20 @@ def test_events_go_on_where_the_connection_broke() -> None:
     ]
 
 
+def test_events_go_on_when_the_database_is_back() -> None:
+    away = refused(errors.DatabaseUnavailable(), 503)
+    guanaco, script = client(
+        away,
+        httpx.Response(200, stream=Broken(submission_events(1))),
+        away,
+        away,
+        away,
+        httpx.Response(200, content=submission_events(2)),
+    )
+    assert [event.seq for event in guanaco.events("x")] == [1, 2]
+    assert script.requests[-1].headers["Last-Event-ID"] == "1"
+
+
 async def test_events_go_on_where_the_connection_broke_in_asyncio_too() -> None:
     guanaco, script = async_client(
         httpx.Response(200, stream=Broken(submission_events(1))),

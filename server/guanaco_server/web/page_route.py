@@ -57,6 +57,9 @@ def page_route(pages: Pages, *, has_replica: bool) -> type[LateRoute]:
                 except DataError:
                     unstorable = "Your text holds a character that cannot be stored."
                     return _answer(pages, request, InvalidInput(unstorable))
+                except http_errors.DATABASE_AWAY as error:
+                    what = f"{request.method} {request.url.path}"
+                    return _answer(pages, request, http_errors.as_guanaco_error(what, error))
 
             return handle
 
