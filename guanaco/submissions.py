@@ -327,7 +327,7 @@ class Unserved(BaseModel):
     since: datetime
     trouble: str | None = Field(
         default=None,
-        description="The kind of problem: `crashed`, or, caused by the cluster, `unplaced`, `queued` (it waits for its place, which is no fault), `node_lost`, `object_missing`, `image_missing`; null while a server starts.",
+        description="The kind of problem: `crashed`, or, caused by the cluster, `unplaced`, `queued` (it waits for its place, which is no fault), `node_lost`, `object_missing`, `image_missing`; `artifact_missing` where the artifact store has lost it; null while a server starts.",
     )
     problem: str = Field(description="The problem, in a sentence.")
 

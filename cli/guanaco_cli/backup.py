@@ -190,6 +190,9 @@ def restore(
     console.say(
         "`guanaco up` or `guanaco migrate` then repeats the erasures that the backup has not seen."
     )
+    console.say(
+        "Artifacts that are not in the store are made again from the Hub once the platform runs."
+    )
 
 
 @app.command(epilog="Example: guanaco backup erasures --revoke 4f1c0e77a1b2c3d4e5f60718293a4b5c")

@@ -61,6 +61,7 @@ GuanacoError
 │   ├── Overloaded               every model server of the submission, or its template, is at its limit
 │   ├── TooManyConnections       to this server, or from one address
 │   ├── DatabaseUnavailable      the database does not answer; nothing was changed
+│   ├── ArtifactLost             the store no longer has what the submission is served from
 │   ├── PromptFailed             the submission's own template cannot render this conversation
 │   ├── ServerUnreachable        (client) no Guanaco at that URL
 │   ├── SchemaNotReady           nobody has migrated the database

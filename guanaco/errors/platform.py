@@ -99,6 +99,18 @@ class DatabaseUnavailable(Unavailable):
         return error
 
 
+class ArtifactLost(Unavailable):
+    """The store has lost what the submission is served from."""
+
+    code = "artifact_lost"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The submission's artifact is no longer in the store, so it cannot answer now.",
+            hint="The platform makes it again from the Hub: try again in some minutes.",
+        )
+
+
 class PromptFailed(Unavailable):
     """``why`` is the end of a sentence."""
 

@@ -34,6 +34,10 @@ REMEDIES: dict[str, Remedy] = {
     "ambiguous_user": Remedy(
         "Several backends have a user with that id.", "Name the backend's account too."
     ),
+    "artifact_lost": Remedy(
+        "The artifact store no longer has what the submission is served from, as after a restore into an empty one.",
+        "Wait: the platform makes it again from the Hub. `guanaco status ID` says how far it is.",
+    ),
     "artifact_not_found": Remedy(
         "The store has no artifact of that key, or of that beginning of one.",
         "`guanaco-artifacts list` shows the artifacts that are there.",

@@ -23,7 +23,7 @@ from guanaco_server.settings import Settings
 from guanaco_server.submissions.pipeline import server_start
 from guanaco_server.submissions.pipeline.records import PipelineRun
 from guanaco_server.submissions.rollouts.loop import LEARN_S, SHIFT_S
-from guanaco_server.submissions.rollouts.unasked import AGAIN_S
+from guanaco_server.submissions.rollouts.unasked import AGAIN_S, LOST
 from tests.fixtures.lora_repos import make_lora_repo
 from tests.fixtures.world import TEST_SETTINGS, World
 
@@ -251,6 +251,32 @@ async def test_a_merge_that_failed_is_begun_again_later(world: AdapterWorld) -> 
     assert await world.unasked() == []
     world.clock.advance(AGAIN_S)
     assert await world.unasked() == [run.submission_id]
+
+
+async def test_a_lost_artifact_is_made_again_unasked(world: AdapterWorld) -> None:
+    run = await world.submit(ONE)
+    assert await world.run(run, *Stage) is Outcome.DONE
+    for key in (world.base, world.added[ONE]):
+        await world.store.delete(key)
+    await world.forget_adapters(REFUSAL)
+    path = f"/submissions/{run.submission_id}"
+    read = (await world.api.get(path)).json()
+    assert read["unserved"]["trouble"] == "artifact_missing"
+    assert await world.unasked() == [run.submission_id]
+    assert await world.unasked() == []
+    read = (await world.api.get(path)).json()
+    assert read["rollout"]["because"] == LOST
+    world.model_server.adapter_fault = None
+    again = PipelineRun(run.submission_id, 2)
+    assert await world.run(again, *TO_SERIALIZE) is Outcome.DONE
+    await world.reconciler.reconcile()
+    read = (await world.api.get(path)).json()
+    assert (read["unserved"], read["merged_because"]) == (None, None)
+    assert await world.run(again, Stage.DEPLOY, Stage.STRESS, Stage.PUBLISH) is Outcome.DONE
+    await world.finish_rollout()
+    read = (await world.api.get(path)).json()
+    assert (read["rollout"]["phase"], read["unserved"]) == ("done", None)
+    assert await world.unasked() == []
 
 
 async def test_bringing_back_a_refused_adapter_fails_with_a_sentence(

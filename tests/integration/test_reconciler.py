@@ -17,7 +17,7 @@ from guanaco_server.deployments.engines.health import HANGS_AFTER, DeploymentHea
 from guanaco_server.deployments.engines.servers import RENEW_S
 from guanaco_server.deployments.engines.specs import deployment_name
 from guanaco_server.deployments.reconciling.backoff import BURST, LONGEST_DELAY_S
-from guanaco_server.deployments.reconciling.engine_reconciler import STABLE_S
+from guanaco_server.deployments.reconciling.engine_reconciler import LOST, STABLE_S
 from guanaco_server.deployments.tables import Phase
 from guanaco_server.engine.artifacts.source import URLS_VARIABLE
 from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME
@@ -218,6 +218,44 @@ async def test_a_store_out_of_reach_counts_as_no_restart(database: Database) -> 
     assert world.cluster.starts == [NAME, NAME]
 
 
+async def test_a_lost_artifact_is_waited_for_and_is_no_crash(
+    world: Kept, caplog: pytest.LogCaptureFixture
+) -> None:
+    await world.make_ready()
+    manifest = await world.store.find("a" * 64)
+    assert manifest is not None
+    await world.store.delete("a" * 64)
+    world.cluster.die(NAME)
+    for _ in range(5):
+        await world.reconciler.reconcile()
+        world.clock.advance(LONGEST_DELAY_S)
+    assert (world.given_up, world.cluster.starts) == ([], [NAME])
+    ada = await world.account(Role.DEVELOPER, "ada")
+    unserved = (await world.submissions.require_visible(ada, ID)).unserved
+    assert unserved is not None
+    assert (unserved.trouble, unserved.problem) == ("artifact_missing", LOST)
+    assert caplog.text.count(LOST) == 1
+    assert await world.deployments.lost() == [[ID]]
+    world.store.stage("a" * 64, manifest, {})
+    await world.store.publish("a" * 64)
+    for _ in range(2):
+        await world.reconciler.reconcile()
+    assert world.cluster.starts == [NAME, NAME]
+    assert world.deployments.replicas(ID)
+    assert await world.deployments.lost() == []
+
+
+async def test_a_platform_that_starts_without_its_artifacts_starts_no_server(world: Kept) -> None:
+    await world.make_ready()
+    await world.store.delete("a" * 64)
+    await world.cluster.delete(NAME)
+    restarted = reconciler_of(world, world._give_up)
+    for _ in range(3):
+        await restarted.reconcile()
+    assert (world.given_up, world.cluster.starts) == ([], [NAME])
+    assert await world.deployments.lost() == [[ID]]
+
+
 async def test_a_server_that_was_deleted_by_hand_comes_back(world: Kept) -> None:
     await world.make_ready()
     await world.cluster.delete(NAME)
@@ -252,6 +290,7 @@ async def test_every_action_says_why(world: Kept, caplog: pytest.LogCaptureFixtu
 async def test_trouble_with_one_deployment_delays_no_other_and_is_paced(world: Kept) -> None:
     await world.make_ready()
     await world.publish(await world.account(Role.DEVELOPER, "bob"), OTHER)
+    await world.store_artifact("b" * 64, {})
     await world.deployments.wish(Deployment(OTHER, 1, "b" * 64, 1_096))
     await world.deployments.servers.apply(Deployment(OTHER, 1, "b" * 64, 1_096))
     await world.deployments.mark_ready(OTHER, "memory://2")

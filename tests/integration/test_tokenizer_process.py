@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from guanaco.errors import CorruptConfig, HubUnreachable, PromptFailed, UnsupportedTokenizer
+from guanaco.errors import ArtifactLost, CorruptConfig, HubUnreachable, PromptFailed, UnsupportedTokenizer
 from guanaco_server.prompts.room import build_prompts
 from guanaco_server.tokenization import process as processes
 from guanaco_server.tokenization import service
@@ -56,6 +56,8 @@ class Files:
         return self.by_key[key]
 
     async def pieces(self, key: str, path: str) -> AsyncIterator[bytes]:
+        if key not in self.by_key:
+            raise FileNotFoundError(path)
         yield self.by_key[key]
 
 
@@ -213,6 +215,15 @@ async def test_file_that_is_no_tokenizer_fails_conversations_with_a_sentence(
     files.by_key["bad"] = b"{}"
     with pytest.raises(PromptFailed, match=r"tokenizer.json has no model"):
         await tokenizers.counts("bad", ["a"])
+
+
+async def test_a_lost_artifact_is_named_until_it_is_back(
+    tokenizers: Tokenizers, files: Files
+) -> None:
+    with pytest.raises(ArtifactLost):
+        await tokenizers.counts("lost", ["a"])
+    files.by_key["lost"] = content({})
+    assert await tokenizers.counts("lost", ["a"]) == [1]
 
 
 async def test_processes_that_hold_too_much_together_are_ended(

@@ -86,7 +86,7 @@ class ReplicaPhase(StrEnum):
 
 
 class Trouble(StrEnum):
-    """The reason why a server does not run. A crash is the server's own doing; the cluster causes the others. What is queued waits for its place, which is no fault."""
+    """The reason why a server does not run. A crash is the server's own doing; an artifact is missing in the store, and the cluster causes the others. What is queued waits for its place, which is no fault."""
 
     CRASHED = "crashed"
     UNPLACED = "unplaced"
@@ -94,6 +94,7 @@ class Trouble(StrEnum):
     NODE_LOST = "node_lost"
     OBJECT_MISSING = "object_missing"
     IMAGE_MISSING = "image_missing"
+    ARTIFACT_MISSING = "artifact_missing"
 
     @property
     def is_waited_for(self) -> bool:

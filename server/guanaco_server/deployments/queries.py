@@ -76,6 +76,12 @@ async def ready(session: AsyncSession) -> Sequence[DeploymentRow]:
     return (await session.scalars(found)).all()
 
 
+async def troubled(session: AsyncSession, trouble: str) -> Sequence[DeploymentRow]:
+    """Read the deployments that this keeps from being served."""
+    found = select(DeploymentRow).where(DeploymentRow.trouble == trouble)
+    return (await session.scalars(found.order_by(DeploymentRow.submission_id))).all()
+
+
 async def taking(session: AsyncSession) -> Sequence[DeploymentRow]:
     """Read the versions beside that take conversations."""
     ready = DeploymentRow.phase == Phase.READY

@@ -6,7 +6,7 @@ A row in the database is the wish; the cluster has the fact; the reconciler brin
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -125,6 +125,16 @@ class DeploymentService(KnownEndpoints):
                     if engine is not None and engine.id in served:
                         found.append(row.submission_id)
         return found
+
+    async def lost(self) -> list[list[str]]:
+        """Return the published deployments whose artifact is no longer in the store; those of one artifact together."""
+        async with self._database.read() as session:
+            rows = await queries.troubled(session, Trouble.ARTIFACT_MISSING)
+        found: defaultdict[str, list[str]] = defaultdict(list)
+        for row in rows:
+            if row.is_understood and not row.is_beside:
+                found[row.artifact_key].append(row.submission_id)
+        return list(found.values())
 
     async def artifact_keys(self) -> set[str]:
         """Read the artifacts that model servers hold, or will when they start again."""

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from guanaco.errors import CorruptConfig, PromptFailed, UnsupportedTokenizer
+from guanaco.errors import ArtifactLost, CorruptConfig, PromptFailed, UnsupportedTokenizer
 from guanaco_server.confinement import confined
 from guanaco_server.confinement.confined import StartChild
 from guanaco_server.tokenization.facts import TokenizerFacts
@@ -230,6 +230,8 @@ class Tokenizers:
             raise PromptFailed(WHAT, str(refused).rstrip(".")) from None
         except TextFailed as failed:
             raise PromptFailed(WHAT, _why(failed)) from None
+        except FileNotFoundError:
+            raise ArtifactLost from None
 
     async def _open(self, artifact_key: str, artifact: _Artifact) -> TokenizerProcess:
         try:

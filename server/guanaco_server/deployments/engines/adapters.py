@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+from guanaco.errors import StoreUnreachable
 from guanaco_server.artifacts.stores.store import ArtifactStore
+from guanaco_server.clusters.cluster import Trouble
 from guanaco_server.database.database import Database
 from guanaco_server.deployments import queries
 from guanaco_server.deployments.deployment import Deployment
@@ -41,6 +43,7 @@ class AdapterPlaces:
         self._model_server = model_server
         self._faults: dict[str, str] = {}
         self._refused: dict[str, str] = {}
+        self._lost: set[str] = set()
 
     @property
     def refused(self) -> dict[str, str]:
@@ -50,6 +53,11 @@ class AdapterPlaces:
     def forget(self, key: str) -> None:
         """Forget that a deployment's adapter was refused: it is served otherwise by now, or not at all."""
         self._refused.pop(key, None)
+        self._lost.discard(key)
+
+    def trouble(self, row: DeploymentRow) -> Trouble | None:
+        """Return ARTIFACT_MISSING where its adapter could not be loaded because the store no longer has it."""
+        return Trouble.ARTIFACT_MISSING if row.submission_id in self._lost else None
 
     def problem(self, row: DeploymentRow) -> str | None:
         """Return in a sentence why no server could take its adapter at the last look."""
@@ -76,13 +84,21 @@ class AdapterPlaces:
                     await self.load(Deployment.of(row), endpoint)
             except ModelServerFault as fault:
                 self._note_fault(row, str(fault))
-                if isinstance(fault, AdapterRefused):
+                if await self._is_lost(row.artifact_key):
+                    self._lost.add(row.submission_id)
+                elif isinstance(fault, AdapterRefused):
                     self._refused[row.submission_id] = str(fault)
             else:
                 self._faults.pop(row.submission_id, None)
                 self.forget(row.submission_id)
                 found.append(endpoint)
         return tuple(found)
+
+    async def _is_lost(self, key: str) -> bool:
+        try:
+            return await self._store.find(key) is None
+        except StoreUnreachable:
+            return False
 
     async def unload_unneeded(self, server_key: str, endpoints: Iterable[str]) -> None:
         """Have servers forget the adapters that no deployment needs any more. One that does not answer is asked at the next look."""

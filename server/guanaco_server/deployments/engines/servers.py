@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from guanaco.errors import StoreUnreachable
 from guanaco_server.artifacts.stores.store import ArtifactStore
 from guanaco_server.clusters.cluster import Cluster, DeploymentSpec
 from guanaco_server.database.database import Database
@@ -195,6 +196,14 @@ class EngineServers:
         """Return the size of the tensors that its server holds; 0 where the artifact is gone."""
         manifest = await self._store.find(deployment.held_key)
         return manifest.tensors_bytes if manifest else 0
+
+    async def lacks_artifact(self, row: DeploymentRow) -> bool:
+        """Return whether the store answers, and does not have what the deployment's server would load."""
+        try:
+            found = [await self._store.find(key) for key in {row.held_key, row.artifact_key}]
+        except StoreUnreachable:
+            return False  # the next order to the server tells
+        return None in found
 
     async def has_room_ahead(self, deployment: Deployment) -> bool:
         """Return whether the cluster can start this server ahead of demand without a loss for what is served."""

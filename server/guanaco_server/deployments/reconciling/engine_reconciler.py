@@ -5,6 +5,8 @@
   submissions that share it get another server first, and so on, until the one that kills it is alone;
 - what the cluster caused is no crash, is counted against nobody, and comes back by itself: a server whose node was
   lost, or that somebody deleted, is started again; one for which there is no machine, or no image, is waited for;
+- a server whose artifact is no longer in the store is started when it is there again; that is no crash either, and
+  ``submissions/rollouts/unasked.py`` has it made again;
 - a replica that exited, or hangs, beside others that serve is out of use at once and started again alone. That is no
   restart of the deployment, which is not given up for it; one that never gets ready is started ever more rarely;
 - a deployment whose replicas, or whose regions, are not what they should be is applied again;
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from datetime import timedelta
 
 from sqlalchemy.exc import DBAPIError
@@ -43,6 +46,7 @@ OUT_OF_REACH = (
     *(StoreUnreachable, ClusterUnreachable, ClusterRefused),
 )
 WITHOUT_SERVER = (Phase.WAITING, Phase.SLEEPING, Phase.WAKING)
+LOST = "Its artifact is no longer in the store; the platform makes it again from the Hub."
 LEFT_TO_NEWER = (
     "a newer version of Guanaco has written what this one does not know; it is left as it is"
 )
@@ -133,7 +137,11 @@ class EngineReconciler:
             return seen
         await self._leave_lost_region(row)
         await self._deployments.mark(row.submission_id, Phase.RESTARTING, restarts=0, seen=row)
-        await self._deployments.servers.apply(Deployment.of(row))
+        if seen.trouble is Trouble.ARTIFACT_MISSING:
+            self._note_problem(row.submission_id, seen.problem)
+            await self._write_down(row, seen)
+        else:
+            await self._deployments.servers.apply(Deployment.of(row))
         return seen
 
     async def _follow(self, row: DeploymentRow, seen: DeploymentHealth) -> None:
@@ -201,6 +209,10 @@ class EngineReconciler:
     async def _look(self, row: DeploymentRow) -> DeploymentHealth:
         """Look at the engine. One that holds another artifact than it should is given the right one first, or is stopped."""
         seen = await self._deployments.servers.look(row.server_key)
+        if seen.state in (ServerState.EXITED, ServerState.MISSING):
+            is_lost = await self._deployments.servers.lacks_artifact(row)
+            lost = replace(seen, trouble=Trouble.ARTIFACT_MISSING, problem=LOST)
+            return lost if is_lost else seen
         if seen.state is not ServerState.HEALTHY:
             return seen
         if not await self._deployments.servers.holds_another(row, seen.endpoints):
@@ -223,11 +235,13 @@ class EngineReconciler:
         """Write down the trouble, for `guanaco status` and the metrics. While it starts after a crash, the last problem stays."""
         if seen.state is ServerState.STARTING and seen.trouble is None:
             return
+        trouble: Trouble | None = seen.trouble
         problem: str | None = _sentence(seen)
         if seen.state is ServerState.HEALTHY:
+            trouble = self._deployments.adapters.trouble(row)
             problem = self._deployments.adapters.problem(row)
-        if (row.trouble, row.problem) != (seen.trouble, problem):
-            await self._deployments.note(row.submission_id, trouble=seen.trouble, problem=problem)
+        if (row.trouble, row.problem) != (trouble, problem):
+            await self._deployments.note(row.submission_id, trouble=trouble, problem=problem)
 
     async def _note_healthy(self, row: DeploymentRow, seen: DeploymentHealth) -> None:
         is_stable = self._clock.now() - row.updated_at > timedelta(seconds=STABLE_S)
@@ -308,6 +322,10 @@ class EngineReconciler:
     async def _restart(self, row: DeploymentRow, seen: DeploymentHealth) -> bool:
         """Start a server again that does not run. Only a crash counts; what the cluster still tries by itself is waited for. Return whether to give it up."""
         await self._deployments.publish_replicas(row, ())
+        if seen.trouble is Trouble.ARTIFACT_MISSING:
+            if row.phase is Phase.READY:
+                await self._deployments.mark(row.submission_id, Phase.RESTARTING, seen=row)
+            return False
         if seen.trouble is not None and seen.trouble.is_waited_for:
             self._hangs.restart_ready_timeout(row)
             if row.phase is Phase.READY:

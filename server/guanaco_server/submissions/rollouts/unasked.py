@@ -2,8 +2,9 @@
 
     refused   the model server of its base does not take an adapter that is served, as after a restart with a lower limit: it is merged
     apart     a base has a server of its own beside one of its adapters: it moves there, and its own server stops
+    lost      the artifact is no longer in the store, as after a restore into an empty one: it is made again from the Hub
 
-Either is a redeploy like any other, beside what serves. It counts against no quota, and its log and `guanaco status` say why it
+Each is a redeploy like any other, beside what serves. It counts against no quota, and its log and `guanaco status` say why it
 began. One that failed is begun again after AGAIN_S, unless its developer can mend the cause; one that was cancelled is not.
 """
 
@@ -40,6 +41,7 @@ from guanaco_server.submissions.tables import RolloutRow, SubmissionRow
 
 INTERVAL_S = 5.0
 AGAIN_S = 600.0
+LOST = "Its artifact is no longer in the store: it is made again from the Hub."
 MOVES = "Adapters of this model are served: it moves to their model server, which serves all of them at once."
 
 logger = logging.getLogger(__name__)
@@ -85,6 +87,8 @@ class UnaskedRedeploys:
         if self._serves_adapters:
             apart = await self._deployments.bases_apart()
             begun += [key for key in apart if await self._move(key)]
+        for keys in await self._deployments.lost():
+            begun += await self._make_again(keys)
         return begun
 
     async def _merge(self, key: str, refusal: str) -> bool:
@@ -129,6 +133,24 @@ class UnaskedRedeploys:
         self._changes.announce(key, Status.QUEUED)
         logger.info("%s moves to the model server of its adapters", key)
         return True
+
+    async def _make_again(self, keys: list[str]) -> list[str]:
+        """Redeploy one of the submissions whose artifact is lost; the others are served again when it has made that."""
+        for key in keys:
+            async with self._database.write() as session:
+                row = await by_id_locked(session, key)
+                newest = await queries.rollout(session, key)
+                if newest is not None and newest.phase.is_in_progress:
+                    return []
+                if row is None or row.status not in SERVED:
+                    continue
+                if not await self._may_begin(session, row):
+                    continue
+                await self._begin(session, row, LOST)
+            self._changes.announce(key, Status.QUEUED)
+            logger.warning("%s is redeployed: %s", key, LOST)
+            return [key]
+        return []
 
     async def _may_begin(
         self, session: AsyncSession, row: SubmissionRow, *, is_move: bool = False
