@@ -118,6 +118,7 @@ async def one_asleep_one_hot(
     """The second submission sleeps without a server; the first sleeps too, and its server is kept. Return its endpoint."""
     await world.make_artifact(folder, KEYS[FIRST], LLAMA)
     await world.make_artifact(folder, KEYS[SECOND], second, size)
+    await world.store_artifact(ADAPTER, {})
     await world.serve_known(SECOND)
     await world.deployments.put_to_sleep(SECOND, world.clock.now())
     endpoint = await world.serve_known(

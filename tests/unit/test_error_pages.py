@@ -10,6 +10,7 @@ from sqlalchemy import exc
 from guanaco.errors import SubmissionNotFound
 from guanaco_server.http.errors import ErrorForms, install
 from guanaco_server.http.routes import Routes, add_routes
+from guanaco_server.web import words
 from guanaco_server.web.assets import Assets
 from guanaco_server.web.page_route import install_error_pages, page_route
 from guanaco_server.web.rendering import Pages
@@ -49,3 +50,12 @@ async def failing_page(error: Exception) -> httpx.Response:
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
         return await http.get("/", headers={"Accept": "text/html"})
+
+
+async def test_a_visitor_is_not_told_of_commands() -> None:
+    answer = await failing_page(SubmissionNotFound("org-x_v1"))
+    assert "guanaco submissions" not in answer.text
+
+
+def test_percents_are_spaced_as_on_the_pages() -> None:
+    assert words.spaced_percents("46% of 100% sure") == "46\u202f% of 100\u202f% sure"

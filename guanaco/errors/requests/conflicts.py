@@ -14,9 +14,14 @@ class IllegalTransition(Conflict):
     code = "illegal_transition"
 
     def __init__(self, submission_id: str, status: str, wanted: str) -> None:
+        hint = f"`guanaco status {submission_id}` shows where it stands."
+        if wanted == "deployed" and status in ("torn_down", "failed", "cancelled"):
+            hint = f"`guanaco redeploy {submission_id}` serves it again."
         super().__init__(
-            f"{submission_id} is {spoken(status)}, so it cannot become {spoken(wanted)}.",
-            hint=f"`guanaco status {submission_id}` shows where it stands.",
+            f"{submission_id} is {spoken(status)} already."
+            if status == wanted
+            else f"{submission_id} is {spoken(status)}, so it cannot become {spoken(wanted)}.",
+            hint=hint,
         )
 
 

@@ -50,6 +50,7 @@ FILTERS = (
     words.decimal,
     words.headline,
     words.prose,
+    words.spaced_percents,
     highlighting.marked,
     highlighting.excerpt,
 )
@@ -99,7 +100,11 @@ class Pages:
     def error(self, request: Request, error: GuanacoError) -> HTMLResponse:
         """Render an error as a page: its sentence, and what to do next."""
         status = status_of(error)
-        return self.show(request, "error.html", status=status, error=error, code=status)
+        viewer: Viewer = getattr(request.state, "viewer", NOBODY)
+        hint = error.hint if viewer.is_developer else words.without_commands(error.hint)
+        return self.show(
+            request, "error.html", status=status, error=error, hint=hint, code=status
+        )
 
 
 def _time_filter(

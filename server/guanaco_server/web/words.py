@@ -33,6 +33,17 @@ def prose(text: str) -> Markup:
     return Markup(re.sub(r"(`{1,2})(.+?)\1", r"<code>\2</code>", str(escape(text))))  # noqa: S704 - it is escaped
 
 
+def without_commands(text: str | None) -> str | None:
+    """Leave out the sentences that name a command of the CLI, which a visitor of the pages has no use for."""
+    sentences = re.split(r"(?<=[.;!?])\s+", text or "")
+    return " ".join(one for one in sentences if "`guanaco " not in one) or None
+
+
+def spaced_percents(text: str) -> str:
+    """Write 46% as the pages write it, with a narrow space."""
+    return re.sub(r"(?<=\d)%", "\u202f%", text)
+
+
 def percent(share: float | None, digits: int = 0) -> str:
     return NOTHING if share is None else f"{share:.{digits}%}".replace("%", "\u202f%")
 

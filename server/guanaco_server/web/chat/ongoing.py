@@ -28,7 +28,7 @@ from guanaco_server.chat.gateway.replies import ReplyEvents
 from guanaco_server.chat.gateway.stopping import Stop
 from guanaco_server.database.database import Database
 from guanaco_server.duels.battling import BattleEvents, BattleStop, SidePieces
-from guanaco_server.http.errors import internal_fault
+from guanaco_server.http.errors import as_guanaco_error
 from guanaco_server.web import queries
 
 HEARTBEAT_S = 10.0
@@ -230,10 +230,8 @@ class OngoingReplies:
     async def _kept(self, conversation_id: str, reply: OngoingReply) -> AsyncIterator[None]:
         try:
             yield
-        except GuanacoError as error:
-            reply.end(error)
         except Exception as error:  # noqa: BLE001 - whoever follows the reply has to be told
-            reply.end(internal_fault("a reply on the chat page", error))
+            reply.end(as_guanaco_error("a reply on the chat page", error))
         finally:
             reply.end(Unavailable("The reply was cut off.", hint="Ask for an answer again."))
             if self._replies.get(conversation_id) is reply:

@@ -13,11 +13,11 @@ from pydantic import ValidationError
 
 from guanaco.chat import MessageRequest
 from guanaco.duels import BattleRequest, DuelVoteRequest
-from guanaco.errors import Conflict, GuanacoError, InvalidInput
+from guanaco.errors import Conflict, InvalidInput
 from guanaco.errors.validation import one_sentence
 from guanaco.feedback import FeedbackRequest, Rating
 from guanaco_server.characters.service import File
-from guanaco_server.http.errors import internal_fault, status_of
+from guanaco_server.http.errors import as_guanaco_error, status_of
 from guanaco_server.http.routes import Routes
 from guanaco_server.http.sse import HEARTBEAT, encode_event, event_stream
 from guanaco_server.web.access.guards import Guest
@@ -277,11 +277,9 @@ async def _encoded(events: FollowedEvents) -> AsyncIterator[bytes]:
             else:
                 side = {"side": event.side} if event.side else {}
                 yield encode_event("token", {"text": event.text} | side)
-    except GuanacoError as error:
+    except Exception as fault:  # noqa: BLE001 - the status is sent already: the stream itself has to say it
+        error = as_guanaco_error("a reply on the chat page", fault)
         yield encode_event("error", {"detail": error.detail, "hint": error.hint})
-    except Exception as error:  # noqa: BLE001 - the status is sent already: the stream itself has to say it
-        fault = internal_fault("a reply on the chat page", error)
-        yield encode_event("error", {"detail": fault.detail, "hint": None})
     finally:
         await events.aclose()
 
