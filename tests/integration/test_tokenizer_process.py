@@ -11,7 +11,13 @@ from typing import Any
 import psutil
 import pytest
 
-from guanaco.errors import ArtifactLost, CorruptConfig, HubUnreachable, PromptFailed, UnsupportedTokenizer
+from guanaco.errors import (
+    ArtifactLost,
+    CorruptConfig,
+    HubUnreachable,
+    PromptFailed,
+    UnsupportedTokenizer,
+)
 from guanaco_server.prompts.room import build_prompts
 from guanaco_server.tokenization import process as processes
 from guanaco_server.tokenization import service

@@ -358,6 +358,7 @@ async def test_a_key_is_made_shown_once_and_revoked_by_pages(world: WebWorld) ->
     key_id = found[0].split("_")[1]
     assert (await send(root, f"/admin/keys/{key_id}/revoke")).status_code == 303
     assert (await browser(world).post("/signin", data={"key": found[0]})).status_code == 401
+    assert (await root.get("/admin/keys/none/revoke")).status_code == 404
     for fields in ({"name": "a b", "role": "developer"}, {"name": "ada", "role": "backend"}):
         wrong = await send(root, "/admin/keys", fields)
         assert wrong.status_code in (409, 422)
@@ -374,11 +375,14 @@ async def test_competitions_are_made_changed_and_frozen_by_pages(world: WebWorld
     assert (found.name, found.entry.per_developer) == ("Spring Cup", 2)
     backwards = {**fields, "ends_at": "2025-01-01T00:00"}
     wrong = await send(root, "/admin/competitions/spring", backwards)
-    assert (wrong.status_code, "ends_at must be later" in wrong.text) == (422, True)
-    wrong = await send(root, "/admin/competitions", {**fields, "id": "Not A Slug"})
-    assert (wrong.status_code, 'id="id-problem"' in wrong.text) == (422, True)
+    assert (wrong.status_code, 'id="ends_at-problem"' in wrong.text) == (422, True)
+    for bad in ("Not A Slug", "new"):  # which is the form's own address
+        wrong = await send(root, "/admin/competitions", {**fields, "id": bad})
+        assert (wrong.status_code, 'id="id-problem"' in wrong.text) == (422, True)
     assert (await send(root, "/admin/competitions/spring/freeze")).status_code == 303
     assert (await world.competitions.find("spring")).frozen_at is not None
+    late = await send(root, "/admin/competitions/spring", fields)
+    assert (late.status_code, "spring is frozen" in late.text) == (409, True)
 
 
 async def test_a_user_is_erased_only_when_named_twice(world: WebWorld) -> None:
@@ -392,6 +396,8 @@ async def test_a_user_is_erased_only_when_named_twice(world: WebWorld) -> None:
         "1 conversation, 0 messages, 0 ratings"
         in (await send(root, "/admin/users/erase", twice)).text
     )
+    typo = await send(root, "/admin/users/erase", {**twice, "backend": "nobody"})
+    assert (typo.status_code, 'value="alice"' in typo.text) == (422, True)
     again = await send(root, "/admin/users/erase", twice)
     assert "No conversation of a user with that id was found" in again.text
     assert {(one.account, one.action) for one in (await world.audit.list(10)).items} == {

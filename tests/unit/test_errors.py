@@ -26,5 +26,7 @@ def test_a_submission_that_is_there_already_is_said_so() -> None:
 
 
 def test_reactivating_what_ended_leads_to_a_redeploy() -> None:
-    assert "guanaco redeploy a_v1" in (IllegalTransition("a_v1", "torn_down", "deployed").hint or "")
+    assert "guanaco redeploy a_v1" in (
+        IllegalTransition("a_v1", "torn_down", "deployed").hint or ""
+    )
     assert "guanaco status a_v1" in (IllegalTransition("a_v1", "checking", "deployed").hint or "")

@@ -5,14 +5,22 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Annotated, Literal
 
 import httpx
 import pytest
 from fastapi import FastAPI
+from pydantic import AfterValidator, TypeAdapter, ValidationError
 from sqlalchemy import exc
 
 from guanaco.errors import DatabaseUnavailable, InternalFault, InvalidInput
-from guanaco_server.http.errors import ErrorForms, as_guanaco_error, install, status_of
+from guanaco_server.http.errors import (
+    ErrorForms,
+    as_guanaco_error,
+    describe_problems,
+    install,
+    status_of,
+)
 
 GONE = exc.OperationalError("SELECT 1", {}, OSError("gone"))
 ALL_TAKEN = exc.TimeoutError("QueuePool limit of size 10 overflow 10 reached")
@@ -61,6 +69,16 @@ async def test_an_outage_of_the_database_is_logged_in_one_line(
     (line,) = (record for record in caplog.records if record.name.startswith("guanaco"))
     assert line.exc_info is None
     assert "\n" not in line.getMessage()
+
+
+def test_of_the_ways_to_write_a_value_the_first_is_told() -> None:
+    either = TypeAdapter(list[Annotated[Literal["a", "b"], AfterValidator(str)] | Literal[""]])
+    with pytest.raises(ValidationError) as raised:
+        either.validate_python(["bogus"])
+    told = describe_problems(raised.value.errors())
+    assert told.count("0:") == 1
+    assert "[" not in told
+    assert "'a' or 'b'" in told
 
 
 def test_a_full_disk_is_named(tmp_path: Path) -> None:

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from guanaco.errors.tree import GuanacoError
 from guanaco.open_enum import spoken
+
+
+WHAT_WAS_TRIED = {
+    "deployed": "reactivated",
+    "inactive": "deactivated",
+    "queued": "redeployed",
+    "torn_down": "torn down",
+    "cancelled": "cancelled",
+}
 
 
 class Conflict(GuanacoError):
@@ -20,7 +31,7 @@ class IllegalTransition(Conflict):
         super().__init__(
             f"{submission_id} is {spoken(status)} already."
             if status == wanted
-            else f"{submission_id} is {spoken(status)}, so it cannot become {spoken(wanted)}.",
+            else f"{submission_id} is {spoken(status)}, so it cannot be {WHAT_WAS_TRIED.get(wanted, spoken(wanted))}.",
             hint=hint,
         )
 
@@ -110,6 +121,17 @@ class CompetitionClosed(Conflict):
             f"The competition {competition_id} does not run now.",
             hint="`guanaco competitions list` shows their windows.",
         )
+
+    @classmethod
+    def frozen(cls, competition_id: str) -> Self:
+        """Return the error of a change of its rules once it is frozen."""
+        error = cls.__new__(cls)
+        GuanacoError.__init__(
+            error,
+            f"The competition {competition_id} is frozen, so its rules can no longer change.",
+            hint="Make another competition with the rules that you want.",
+        )
+        return error
 
 
 class NewerVersionNeeded(Conflict):

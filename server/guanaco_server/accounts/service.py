@@ -72,6 +72,12 @@ class AccountService:
         async with self._database.read() as session:
             return [_read(row) for row in await queries.all_keys(session)]
 
+    async def require_key(self, key_id: str) -> None:
+        """Raise KeyNotFound where there is no such key."""
+        async with self._database.read() as session:
+            if await queries.key_by_id(session, key_id) is None:
+                raise KeyNotFound(key_id)
+
     async def revoke_key(self, key_id: str, by: Actor) -> ApiKey:
         """Revoke a key; revoking twice keeps the first time. LastAdminKey for the only admin key that works."""
 

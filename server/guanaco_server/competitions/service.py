@@ -112,7 +112,7 @@ class CompetitionService:
                 row = CompetitionRow(id=competition_id, created_at=now)
                 session.add(row)
             elif row.frozen_at is not None:
-                raise CompetitionClosed(competition_id)
+                raise CompetitionClosed.frozen(competition_id)
             row.rules = request if before is None else carry_unknown_fields(before, request)
             row.updated_at = now
             if by is not None and before != row.rules:

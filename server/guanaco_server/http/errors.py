@@ -221,15 +221,24 @@ def internal_fault(what: str, error: BaseException) -> errors.InternalFault:
 
 
 def describe_problems(problems: Sequence[Any]) -> str:
-    """pydantic's problems as one sentence: where, and what is wrong there."""
-    return "; ".join(_describe(problem) for problem in problems) + "."
+    """pydantic's problems as one sentence: where, and what is wrong there. Of the ways in which a value may be written, the first counts."""
+    told: dict[str, str] = {}
+    for problem in problems:
+        told.setdefault(_place(problem), _describe(problem))
+    return "; ".join(told.values()) + "."
 
 
 def _describe(problem: Any) -> str:
     if tuple(problem["loc"]) == ("body",) and problem["type"] == "missing":
         return "The request has no body, which should be JSON"
-    place = ".".join(
-        str(part) for part in problem["loc"] if part not in ("body", "query", "header", "path")
-    )
-    message = plain_words(problem)
+    place, message = _place(problem), plain_words(problem)
     return f"{place}: {message}" if place else message
+
+
+def _place(problem: Any) -> str:
+    """Name the field; parts with brackets are names of validators."""
+    return ".".join(
+        str(part)
+        for part in problem["loc"]
+        if part not in ("body", "query", "header", "path") and "[" not in str(part)
+    )

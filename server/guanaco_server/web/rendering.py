@@ -102,9 +102,7 @@ class Pages:
         status = status_of(error)
         viewer: Viewer = getattr(request.state, "viewer", NOBODY)
         hint = error.hint if viewer.is_developer else words.without_commands(error.hint)
-        return self.show(
-            request, "error.html", status=status, error=error, hint=hint, code=status
-        )
+        return self.show(request, "error.html", status=status, error=error, hint=hint, code=status)
 
 
 def _time_filter(

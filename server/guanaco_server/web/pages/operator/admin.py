@@ -9,6 +9,7 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from guanaco.accounts import Role
+from guanaco.errors import AccountNotFound
 from guanaco.feedback import ErasureRequest
 from guanaco.submissions import PIPELINE_STATUSES, Status
 from guanaco_server.deployments.deployment import replicas_of
@@ -79,7 +80,10 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
             return _erasure(web, request, member.fields, problem)
         backend = member.fields.get("backend", "").strip() or None
         erasure = ErasureRequest(user_id=user_id, account=backend)
-        erased = await web.erasures.erase(member.account, erasure)
+        try:
+            erased = await web.erasures.erase(member.account, erasure)
+        except AccountNotFound as error:
+            return _erasure(web, request, member.fields, error.detail)
         return web.pages.show(request, "admin/users.html", erased=erased, fields={}, problem=None)
 
     @routes.get("/admin/audit")

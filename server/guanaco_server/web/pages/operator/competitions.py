@@ -34,6 +34,10 @@ EMPTY = {
 }
 
 
+NEW = "new"  # in the place of an id, in the address of the form
+ENDS_TOO_EARLY = "ends_at must be later than starts_at."
+
+
 def add_routes(routes: Routes, web: WebRoom) -> None:
     admin = web.guards.member(Role.ADMIN)
     sender = web.guards.member(Role.ADMIN, keeps_form=True)
@@ -62,6 +66,9 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
         except ValidationError as error:
             (sentence,) = field_problems(error).values()
             return _form(web, request, fields, None, {"id": sentence})
+        if competition_id == NEW:
+            problems = {"id": "This word is the address of this very form; choose another id."}
+            return _form(web, request, fields, None, problems)
         if competition_id in {found.id for found in await web.competitions.list_all()}:
             problems = {"id": "There is a competition with this id already; open it to change it."}
             return _form(web, request, fields, None, problems)
@@ -85,7 +92,10 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
         try:
             wanted = CompetitionRequest.model_validate(_request(fields, existing))
         except ValidationError as error:
-            return _form(web, request, fields, existing, field_problems(error))
+            problems = field_problems(error)
+            if problems.get("") == ENDS_TOO_EARLY:
+                problems = {"ends_at": "It must be later than the beginning."}
+            return _form(web, request, fields, existing, problems)
         await web.competitions.put(competition_id, wanted, member.account)
         return see_other("/admin/competitions")
 

@@ -53,6 +53,7 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
 
     @routes.get("/admin/keys/{key_id}/revoke")
     async def ask(request: Request, key_id: str, member: Member = admin) -> Response:
+        await web.accounts.require_key(key_id)
         return web.pages.show(request, "admin/revoke.html", key_id=key_id)
 
     @routes.post("/admin/keys/{key_id}/revoke")
