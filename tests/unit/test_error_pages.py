@@ -10,11 +10,11 @@ from sqlalchemy import exc
 from guanaco.errors import SubmissionNotFound
 from guanaco_server.http.errors import ErrorForms, install
 from guanaco_server.http.routes import Routes, add_routes
+from guanaco_server.runtime.clock import FixedClock
 from guanaco_server.web import words
 from guanaco_server.web.assets import Assets
 from guanaco_server.web.page_route import install_error_pages, page_route
 from guanaco_server.web.rendering import Pages
-from guanaco_server.runtime.clock import FixedClock
 from tests.fixtures.compiled_pages import COMPILED_PAGES
 
 GONE = exc.OperationalError("SELECT 1", {}, OSError("gone"))

@@ -7,7 +7,6 @@ from typing import Self
 from guanaco.errors.tree import GuanacoError
 from guanaco.open_enum import spoken
 
-
 WHAT_WAS_TRIED = {
     "deployed": "reactivated",
     "inactive": "deactivated",

@@ -136,21 +136,25 @@ class UnaskedRedeploys:
 
     async def _make_again(self, keys: list[str]) -> list[str]:
         """Redeploy one of the submissions whose artifact is lost; the others are served again when it has made that."""
-        for key in keys:
-            async with self._database.write() as session:
-                row = await by_id_locked(session, key)
-                newest = await queries.rollout(session, key)
-                if newest is not None and newest.phase.is_in_progress:
-                    return []
-                if row is None or row.status not in SERVED:
-                    continue
-                if not await self._may_begin(session, row):
-                    continue
-                await self._begin(session, row, LOST)
-            self._changes.announce(key, Status.QUEUED)
-            logger.warning("%s is redeployed: %s", key, LOST)
-            return [key]
-        return []
+
+        async def make(session: AsyncSession) -> str | None:
+            rows = [await by_id_locked(session, key) for key in sorted(keys)]
+            served = [row for row in rows if row is not None and row.status in SERVED]
+            newest = [await queries.rollout(session, row.id) for row in served]
+            if any(rollout and rollout.phase.is_in_progress for rollout in newest):
+                return None
+            for row in served:
+                if await self._may_begin(session, row):
+                    await self._begin(session, row, LOST)
+                    return row.id
+            return None
+
+        key = await self._database.write_unit(make)
+        if key is None:
+            return []
+        self._changes.announce(key, Status.QUEUED)
+        logger.warning("%s is redeployed: %s", key, LOST)
+        return [key]
 
     async def _may_begin(
         self, session: AsyncSession, row: SubmissionRow, *, is_move: bool = False
