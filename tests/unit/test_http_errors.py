@@ -71,7 +71,7 @@ async def test_an_outage_of_the_database_is_logged_in_one_line(
     assert "\n" not in line.getMessage()
 
 
-def test_of_the_ways_to_write_a_value_the_first_is_told() -> None:
+def test_the_first_way_to_write_a_value_is_told() -> None:
     either = TypeAdapter(list[Annotated[Literal["a", "b"], AfterValidator(str)] | Literal[""]])
     with pytest.raises(ValidationError) as raised:
         either.validate_python(["bogus"])

@@ -221,7 +221,7 @@ def internal_fault(what: str, error: BaseException) -> errors.InternalFault:
 
 
 def describe_problems(problems: Sequence[Any]) -> str:
-    """pydantic's problems as one sentence: where, and what is wrong there. Of the ways in which a value may be written, the first counts."""
+    """pydantic's problems as one sentence: where, and what is wrong there. Where a value may be written in several ways, the first counts."""
     told: dict[str, str] = {}
     for problem in problems:
         told.setdefault(_place(problem), _describe(problem))
