@@ -175,6 +175,27 @@ async def test_what_follows_a_commit_is_done_on_the_event_loop(file: File) -> No
     assert told == [(["a"], here), (["a", "b"], here)]
 
 
+@pytest.mark.parametrize("is_urgent", [False, True])
+async def test_what_follows_a_commit_is_done_without_the_caller(
+    file: File, is_urgent: bool
+) -> None:
+    has_begun, may_end = threading.Event(), threading.Event()
+    told: list[str] = []
+
+    async def block(session: AsyncSession) -> None:
+        after_commit(session, lambda: told.append("a"))
+        has_begun.set()
+        may_end.wait()
+
+    leaving = asyncio.ensure_future(file.database.write_unit(block, is_urgent=is_urgent))
+    await asyncio.to_thread(has_begun.wait)
+    leaving.cancel()
+    may_end.set()
+    await file.write_unit("next")
+    assert leaving.cancelled()
+    assert told == ["a"]
+
+
 async def test_a_unit_has_savepoints_of_its_own(file: File) -> None:
     async def insert(session: AsyncSession) -> None:
         for name in ("a", "a", "b"):

@@ -116,10 +116,17 @@ class Database:
         if self._writers is None:
             async with self.write() as session:
                 return await unit(session)
-        context = contextvars.copy_context()
-        write = Write(lambda _: context.run(carry_out, self._in_session(unit)), is_durable)
-        session, result = await self._write_in_trip(write, is_urgent=is_urgent)
-        _tell(session)
+        context, loop = contextvars.copy_context(), asyncio.get_running_loop()
+
+        def carry(_connection: ResultConnection) -> tuple[AsyncSession, T]:
+            return context.run(carry_out, self._in_session(unit))
+
+        def tell(done: tuple[AsyncSession, T]) -> None:
+            if TOLD in done[0].info:
+                loop.call_soon_threadsafe(_tell, done[0])
+
+        write = Write(carry, is_durable, tell)
+        _, result = await self._write_in_trip(write, is_urgent=is_urgent)
         return result
 
     async def write_at_once(

@@ -25,10 +25,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Write(Generic[T]):
-    """One change of the database. Without ``is_durable`` it may be lost when the machine fails, though not when the process does."""
+    """One change of the database. Without ``is_durable`` it may be lost when the machine fails, though not when the process does.
+
+    ``tell`` is called with its result after the commit, in the thread, also where nobody waits for the result any more.
+    """
 
     do: Callable[[ResultConnection], T]
     is_durable: bool = True
+    tell: Callable[[T], object] | None = None
 
 
 def transact(connection: ResultConnection, writes: Sequence[Write[Any]]) -> list[Any]:
@@ -43,6 +47,9 @@ def transact(connection: ResultConnection, writes: Sequence[Write[Any]]) -> list
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+    for write, result in zip(writes, results, strict=True):
+        if write.tell is not None and not isinstance(result, Exception):
+            write.tell(result)
     return results
 
 
