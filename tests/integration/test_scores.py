@@ -311,7 +311,7 @@ async def test_what_waits_is_found_by_its_index(world: Rated) -> None:
     asked = statements(world)
     async with world.database.read() as session:
         await feedback_records.uncounted(session, 1)
-        await chat_records.changed(session, 1)
+        await chat_records.changed(session, 1, world.clock.now())
         await flag_queries.bursts(session)
     queries = asked[-3:]
     is_sqlite = world.database.engine.dialect.name == "sqlite"
@@ -371,16 +371,39 @@ async def test_conversations_of_ratings_are_measured_before_their_transaction(
         await say(world, three, said)
         asked = statements(world)
         counted = await write_unit(unit)
-        read = [parameters for statement, parameters in asked if "FROM messages" in statement]
-        assert [one in str(parameters) for parameters in read] == [
-            not world.database.has_one_writer
+        read = [
+            values for statement, values in asked if "SELECT messages.conversation" in statement
         ]
+        assert [one in str(values) for values in read] == [not world.database.has_one_writer]
         return counted
 
     monkeypatch.setattr(world.database, "write_unit", late)
     counted = await world.scores.counter.count_batch()
     assert counted.count == 5
     assert not await world.scores.counter.has_work()
+    assert await world.counted_from_nothing() == await world.tallies()
+
+
+@pytest.mark.both_databases
+async def test_long_conversations_wait_until_they_have_grown_or_are_quiet(world: Rated) -> None:
+    """Measured every five seconds, a conversation of 5,000 messages would be read whole for each few of them."""
+    turn = [(Sender.USER, "go on"), (Sender.BOT, "the sea, the sea")]
+    conversation = await converse(world, world.backend, "one_v1", "alice", turn * 100)
+    counter = world.scores.counter
+    assert (await counter.count_batch()).count == 1
+    await say(world, conversation, turn)
+    assert not await counter.has_work()
+    world.clock.advance(61)
+    assert await counter.has_measurements(), "it is quiet"
+    await say(world, conversation, turn)
+    assert not await counter.has_work()
+    await say(world, conversation, turn * 9)
+    assert await counter.has_measurements(), "it has grown"
+    assert (await counter.count_batch()).count == 1
+    await say(world, conversation, turn)
+    await world.feedback.rate(world.backend, conversation, FeedbackRequest(thumbs_up=True))
+    await counter.count_batch()
+    assert not await counter.has_work(), "with its rating it is measured"
     assert await world.counted_from_nothing() == await world.tallies()
 
 

@@ -34,6 +34,9 @@ from guanaco_server.database.database import among
 from guanaco_server.database.types import JsonColumn
 from guanaco_server.routing.snapshot import DecisionRecord
 
+LONG = 100  # messages
+QUIET = timedelta(minutes=1)
+
 MessageAsRead = Row[str, Sender, str, datetime, bool, float | None, float | None]
 
 
@@ -255,13 +258,25 @@ async def ask_measurement(session: AsyncSession, ids: Iterable[str]) -> None:
     )
 
 
-async def changed(session: AsyncSession, limit: int) -> Sequence[str]:
-    """Some conversations that have changed and that nobody is writing now."""
-    statement = (
-        select(ConversationRow.id)
-        .where(ConversationRow.message_count != ConversationRow.measured_count)
-        .limit(limit)
+async def changed(session: AsyncSession, limit: int, now: datetime) -> Sequence[str]:
+    """Return some conversations that have changed since they were measured.
+
+    A long one is left until it has grown by a tenth, or nothing was said in it for QUIET: it is read whole each time.
+    """
+    row, newest = ConversationRow, MessageRow
+    said_at = (
+        select(newest.created_at)
+        .where(newest.conversation_id == row.id, newest.position == row.message_count)
+        .correlate(row)
+        .scalar_subquery()
     )
+    is_due = or_(
+        row.measured_count < LONG,
+        10 * (row.message_count - row.measured_count) >= row.measured_count,
+        said_at.is_(None),  # an older message was changed
+        said_at < now - QUIET,
+    )
+    statement = select(row.id).where(row.message_count != row.measured_count, is_due).limit(limit)
     return (await session.scalars(statement)).all()
 
 

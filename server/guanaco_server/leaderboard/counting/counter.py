@@ -136,7 +136,7 @@ class ScoreCounter:
         """Tell whether a conversation waits to be measured again."""
         async with self._database.read() as session:
             return bool(
-                await chat_records.changed(session, 1)
+                await chat_records.changed(session, 1, self._clock.now())
                 or await queries.outdated(session, self._definitions.version, 1)
             )
 
@@ -166,7 +166,7 @@ class ScoreCounter:
                 is_everything = not _new_windows(known, windows)
             if not is_everything and not self._database.has_one_writer:
                 return None
-            changed = await chat_records.changed(session, self._limit)
+            changed = await chat_records.changed(session, self._limit, self._clock.now())
             outdated = await queries.outdated(session, self._definitions.version, OUTDATED)
             wanted = {*changed, *outdated}
             if not is_everything:
@@ -264,7 +264,7 @@ class _Batch:
         corrections = await queries.take_corrections(session, BATCH)
         recounts = await queries.take_recounts(session, RECOUNTS)
         found = await feedback_records.uncounted(session, self._limit)
-        wanted = set(await chat_records.changed(session, self._limit))
+        wanted = set(await chat_records.changed(session, self._limit, self._context.now))
         wanted |= {rating.conversation_id for rating in found}
         for submission_id in recounts:
             wanted |= set(await chat_records.of_submission(session, submission_id))
