@@ -379,8 +379,9 @@ async def test_conversations_of_ratings_are_measured_before_their_transaction(
 
     monkeypatch.setattr(world.database, "write_unit", late)
     counted = await world.scores.counter.count_batch()
-    assert counted.count == 5
-    assert not await world.scores.counter.has_work()
+    assert counted.count == (4 if world.database.has_one_writer else 5)
+    assert await world.scores.counter.has_work() is world.database.has_one_writer
+    await world.settle_all()
     assert await world.counted_from_nothing() == await world.tallies()
 
 

@@ -235,3 +235,42 @@ async def test_only_a_durable_write_waits_for_the_disk(file: File) -> None:
     assert await reply == 2, "FULL"
     lease = file.database.write_at_once(synchronous, is_durable=False)
     assert await file.together(lease, file.database.write_at_once(synchronous)) == [2, 2]
+
+
+async def test_a_read_unit_shows_one_state_in_a_thread(file: File) -> None:
+    await file.write("a")
+
+    async def read(session: AsyncSession) -> tuple[list[str], list[str], int]:
+        before = list(await session.scalars(text(NAMES)))
+        with closing(sqlite3.connect(file.path)) as other, other:
+            other.execute(INSERT, {"name": "b", "other": None})
+        return before, list(await session.scalars(text(NAMES))), threading.get_ident()
+
+    before, after, thread = await file.database.read_unit(read)
+    assert (before, after) == (["a"], ["a"])
+    assert thread != threading.get_ident()
+    assert file.committed() == ["a", "b"]
+
+
+async def test_a_read_unit_whose_caller_leaves_leaves_its_connection_clean(file: File) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    async def read(session: AsyncSession) -> None:
+        await session.execute(text(NAMES))
+        begun.set()
+        go_on.wait()
+        await session.execute(text(NAMES))
+
+    async def count(session: AsyncSession) -> int:
+        return len((await session.scalars(text(NAMES))).all())
+
+    reading = asyncio.create_task(file.database.read_unit(read))
+    await asyncio.to_thread(begun.wait)
+    reading.cancel()
+    await asyncio.sleep(0)
+    assert not reading.done(), "it leaves when nobody uses the connection any more"
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    await file.write("a")
+    assert await file.database.read_unit(count) == 1

@@ -12,7 +12,7 @@ takes locks of ratings and conversations as its last act before it commits, and 
 counted again by the next one.
 
 Conversations are read and measured before the transaction where all chats would wait for that, as on SQLite. A conversation that was
-written or rated since is left for the next batch, or read again.
+written since is left for the next batch; with a new rating, or for a recount, it is read again.
 
 Conversations that were measured by an older definition come last, a bounded number in a batch. A process that knows
 only an older definition leaves newer measurements alone until their conversation changes, so two versions that run
@@ -105,6 +105,10 @@ class _ReadAhead(NamedTuple):
     measured: Mapping[str, Measurement]
     is_everything: bool
 
+    def is_current(self, conversation: RecordedConversation) -> bool:
+        """Tell whether nothing was written in it since it was read."""
+        return self.read.counts.get(conversation.id) == conversation.message_count
+
 
 class ScoreCounter:
     def __init__(
@@ -159,7 +163,8 @@ class ScoreCounter:
 
     async def _read_ahead(self, windows: Mapping[str, VotingWindow]) -> _ReadAhead | None:
         """Read and measure conversations before the transaction; None where the transaction does it, since nobody waits for that."""
-        async with self._database.read() as session:
+
+        async def read(session: AsyncSession) -> _ReadAhead | None:
             is_everything = not await _has_votes(session)
             if is_everything:
                 known = await queries.counted_windows(session)
@@ -171,10 +176,14 @@ class ScoreCounter:
             wanted = {*changed, *outdated}
             if not is_everything:
                 wanted |= await self._concerned(session)
-            found = await chat_records.recorded(session, wanted)
-            read = await read_conversations(session, found)
-        measured = await threads.BACKGROUND.run(read.measured, self._definitions)
-        return _ReadAhead(changed, outdated, read, measured, is_everything)
+            found = await read_conversations(session, await chat_records.recorded(session, wanted))
+            return _ReadAhead(changed, outdated, found, {}, is_everything)
+
+        ahead = await self._database.read_unit(read)
+        if ahead is None:
+            return None
+        measured = await threads.BACKGROUND.run(ahead.read.measured, self._definitions)
+        return ahead._replace(measured=measured)
 
     async def _concerned(self, session: AsyncSession) -> set[str]:
         """Return the conversations of new ratings, and those of the submissions that are recounted next."""
@@ -264,10 +273,10 @@ class _Batch:
         corrections = await queries.take_corrections(session, BATCH)
         recounts = await queries.take_recounts(session, RECOUNTS)
         found = await feedback_records.uncounted(session, self._limit)
-        wanted = set(await chat_records.changed(session, self._limit, self._context.now))
-        wanted |= {rating.conversation_id for rating in found}
+        needed = {rating.conversation_id for rating in found}
         for submission_id in recounts:
-            wanted |= set(await chat_records.of_submission(session, submission_id))
+            needed |= set(await chat_records.of_submission(session, submission_id))
+        wanted = needed.union(await chat_records.changed(session, self._limit, self._context.now))
         is_all = (
             max(len(found), len(wanted)) < self._limit
             and len(corrections) < BATCH
@@ -275,6 +284,10 @@ class _Batch:
         )
         outdated = await queries.outdated(session, self._definitions.version, OUTDATED)
         conversations = await self._recorded(wanted, outdated)
+        if ahead is not None:
+            conversations = [
+                one for one in conversations if one.id in needed or ahead.is_current(one)
+            ]
         there = {conversation.id for conversation in conversations}
         ratings = [rating for rating in found if rating.conversation_id in there]
         recount = await self._begin_recount(recounts)
@@ -305,8 +318,7 @@ class _Batch:
             known = {
                 one.id: ahead.measured[one.id]
                 for one in conversations
-                if ahead.read.counts.get(one.id) == one.message_count
-                and (one.id in ahead.read.rated) == (one.id in rated)
+                if ahead.is_current(one) and (one.id in ahead.read.rated) == (one.id in rated)
             }
         others = [one for one in conversations if one.id not in known]
         if not others:
@@ -317,7 +329,7 @@ class _Batch:
     async def measure(self, ahead: _ReadAhead) -> CountedBatch:
         """Count conversations, and nothing else. One that was written since it was read is left for the next batch."""
         recorded = await self._recorded(ahead.ids, ahead.outdated)
-        found = [one for one in recorded if one.message_count == ahead.read.counts.get(one.id)]
+        found = [one for one in recorded if ahead.is_current(one)]
         await self._count(found, ahead.measured)
         aggregates = await self._write_aggregates(())
         await chat_records.note_measured(self._session, found)
