@@ -391,6 +391,10 @@ class Submission(BaseModel):
         default=None,
         description="The reason why no model server answers for it, while it should be served.",
     )
+    is_asleep: bool = Field(
+        default=False,
+        description="True while its model server sleeps, as it has its ratings or others need the room; the next message wakes it.",
+    )
     stages: list[StageRun] = []
 
     @property

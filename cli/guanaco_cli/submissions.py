@@ -156,6 +156,7 @@ def _facts(submission: Submission) -> list[tuple[str, str]]:
         ("id", submission.id),
         ("status", submission.status),
         ("not served", _unserved(submission)),
+        ("asleep", "the next message wakes it" if submission.is_asleep else ""),
         ("kind", "" if submission.kind == "chat" else submission.kind),
         ("reward model", submission.reward or ""),
         ("name", submission.name),

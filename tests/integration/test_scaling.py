@@ -53,6 +53,8 @@ async def test_rated_idle_submission_sleeps_until_it_is_asked_for(
     assert world.cluster.deployments == {}
     await world.reconciler.reconcile()
     assert await world.phase("acme-tiny_v1") is Phase.SLEEPING, "nobody asks for it"
+    admin = await world.account(Role.ADMIN)
+    assert (await world.submissions.require_visible(admin, "acme-tiny_v1")).is_asleep
 
 
 async def test_a_sleeping_model_that_an_app_chooses_is_woken(database: Database) -> None:
@@ -61,6 +63,8 @@ async def test_a_sleeping_model_that_an_app_chooses_is_woken(database: Database)
     body = {"user_id": "u2", "bot": BOT.model_dump(), "consent": True, "model": "acme-tiny_v1"}
     assert (await admin.post("/conversations", json=body)).status_code == 201
     assert await world.phase("acme-tiny_v1") is Phase.WAKING
+    read = (await admin.get("/submissions/acme-tiny_v1")).json()
+    assert read["is_asleep"] is False
 
 
 @pytest.mark.slow

@@ -256,6 +256,10 @@ class DeploymentService(KnownEndpoints):
             since=row.unserved_since, trouble=row.trouble, problem=row.problem or STARTS
         )
 
+    async def is_asleep_within(self, session: AsyncSession, submission_id: str) -> bool:
+        row = await queries.by_submission(session, submission_id)
+        return row is not None and row.phase is Phase.SLEEPING
+
     async def take_server(self, submission_id: str, engine: str) -> bool:
         """Give a server without users, or whose deployments all sleep, to one that wakes or is new. False if either has changed meanwhile.
 

@@ -18,6 +18,7 @@ NOT_COLUMNS = {
     "stages",
     "rollout",
     "unserved",
+    "is_asleep",
     "aliases",
     "tags",
 }  # fields of a submission that are no columns of its row as they are
@@ -29,6 +30,8 @@ def read_submission(
     rollout: RolloutRow | None = None,
     aliases: Sequence[str] = (),
     unserved: Unserved | None = None,
+    *,
+    is_asleep: bool = False,
 ) -> Submission:
     columns = {name: getattr(row, name) for name in Submission.model_fields.keys() - NOT_COLUMNS}
     return Submission(
@@ -37,6 +40,7 @@ def read_submission(
         tags=row.tags or [],
         rollout=_read_rollout(rollout) if rollout else None,
         unserved=unserved,
+        is_asleep=is_asleep,
         stages=[_read_stage(stage) for stage in stages],
     )
 
@@ -50,7 +54,8 @@ async def read_whole(
     aliases = [str(alias) for alias in await alias_queries.of_submission(session, row.id)]
     is_served = row.status in SERVED
     unserved = await deployments.unserved_within(session, row.id) if is_served else None
-    return read_submission(row, stages, rollout, aliases, unserved)
+    is_asleep = is_served and await deployments.is_asleep_within(session, row.id)
+    return read_submission(row, stages, rollout, aliases, unserved, is_asleep=is_asleep)
 
 
 def _read_rollout(row: RolloutRow) -> Rollout:
