@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -44,6 +45,12 @@ def report(error: Exception, app: typer.Typer, arguments: Sequence[str] = ()) ->
         for sentence in _wrong_options(error, _spellings(app, arguments)):
             console.error(sentence)
         return WRONG_USE
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        place = f": {error.filename}" if error.filename else ""
+        console.error(
+            f"The disk is full{place}.", "Make room: `guanaco doctor` shows how much is left."
+        )
+        return FAILED
     if isinstance(error, OSError) and error.filename is not None:
         console.error(f"{error.filename}: {error.strerror}.")
         return FAILED

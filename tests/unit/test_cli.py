@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import io
 import json
 import sys
@@ -290,6 +291,12 @@ def test_unforeseen_error_is_a_sentence_and_traceback_on_request(
     monkeypatch.setenv("GUANACO_DEBUG", "1")
     assert run(["submissions"]) == 1
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_a_sentence(server: Any, capsys: Any) -> None:
+    server(OSError(errno.ENOSPC, "No space left on device"))
+    assert run(["submissions"]) == 1
+    assert capsys.readouterr().err.startswith("error: The disk is full.\nhint: Make room")
 
 
 def chat_answer(request: httpx.Request) -> httpx.Response:

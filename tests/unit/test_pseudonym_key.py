@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -60,6 +63,24 @@ def test_an_empty_file_is_no_key(tmp_path: Path) -> None:
     (tmp_path / PSEUDONYM_KEY).touch()
     with pytest.raises(InvalidSettings, match="is empty"):
         DataDir(tmp_path).pseudonym_key()
+
+
+def test_a_key_without_room_is_made_at_the_next_start(tmp_path: Path) -> None:
+    with no_room(), pytest.raises(OSError, match="File too large"):
+        DataDir(tmp_path).pseudonym_key()
+    assert list(tmp_path.iterdir()) == []
+    assert len(DataDir(tmp_path).pseudonym_key()) == 32
+
+
+@contextmanager
+def no_room() -> Iterator[None]:
+    """Let this process write nothing into files."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def _made(folder: Path) -> str:

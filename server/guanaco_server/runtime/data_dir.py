@@ -11,7 +11,9 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -87,15 +89,18 @@ class DataDir:
     def pseudonym_key(self) -> bytes:
         """Return the key of the user pseudonyms, made at the first call."""
         path = self.path / PSEUDONYM_KEY
-        try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            return key_of_file(path)
-        with os.fdopen(handle, "w") as file:
+        if not path.exists():
+            self._make_key(path)
+        return key_of_file(path)
+
+    def _make_key(self, path: Path) -> None:
+        """Write a key beside, and give it its name when it is whole: a full disk or a kill leaves no part of one."""
+        with tempfile.NamedTemporaryFile("w", dir=self.path, prefix=".key-") as file:  # mode 0600
             file.write(secrets.token_hex(KEY_BYTES))
             file.flush()
             os.fsync(file.fileno())
-        return key_of_file(path)
+            with suppress(FileExistsError):
+                os.link(file.name, path)
 
     def lend_key(self, folder: Path) -> None:
         """The same key for the data folder of another process of this platform."""
