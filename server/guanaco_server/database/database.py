@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import json
+import shutil
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import (
@@ -72,6 +74,8 @@ Unit = Callable[[AsyncSession], Coroutine[Any, Any, T]]
 
 TOLD = "told after the commit"
 SQLITE_CONNECTIONS = 16  # kept open. Each further one is opened for a single use: two threads, and several passes of the loop
+NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+FULL_BYTES = 1_048_576  # with less room SQLite cannot even open its file
 BUSY_TIMEOUT_S = 30  # a writer waits this long for another; the longest unit takes milliseconds
 
 
@@ -332,9 +336,27 @@ class PinnedReader:
             yield session
 
 
-def unavailable(error: Exception) -> DatabaseUnavailable:
-    """Return the error that tells an operator why the database cannot be used, in the driver's words."""
+def unavailable(error: Exception, file: str | None = None) -> DatabaseUnavailable:
+    """Return the error that tells an operator why the database cannot be used, in the driver's words. ``file`` is SQLite's."""
+    if file is not None:
+        if _is_out_of_room(error, file):
+            return DatabaseUnavailable.without_room()
+        return DatabaseUnavailable(_reason(error), hint=f"Check the file {file}.")
     return DatabaseUnavailable(_reason(error), hint=UNAVAILABLE_HINT)
+
+
+def _is_out_of_room(error: Exception, file: str) -> bool:
+    """Tell whether the disk is full. SQLite calls that an I/O error where it is its shared memory that finds no room."""
+    failure = _failure_of(error)
+    has_no_room = shutil.disk_usage(Path(file).parent).free < FULL_BYTES
+    return failure == sqlite3.SQLITE_FULL or (failure == sqlite3.SQLITE_IOERR and has_no_room)
+
+
+def _failure_of(error: Exception) -> int | None:
+    """Return the kind of SQLite's error, such as SQLITE_IOERR; None for another database's."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    code: int | None = getattr(cause, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF
 
 
 def after_commit(session: AsyncSession, tell: Callable[[], object]) -> None:
@@ -387,7 +409,7 @@ def _check_file(file: str) -> None:
         with closing(sqlite3.connect(file, timeout=BUSY_TIMEOUT_S)) as connection:
             connection.execute("PRAGMA schema_version")
     except sqlite3.Error as error:
-        raise DatabaseUnavailable(str(error), hint=f"Check the file {file}.") from error
+        raise unavailable(error, file) from error
 
 
 def _reason(error: Exception) -> str:
@@ -402,8 +424,8 @@ def _switch_to_wal(cursor: Any) -> None:
     while True:
         try:
             cursor.execute("PRAGMA journal_mode=WAL")
-        except (sqlite3.OperationalError, DBAPIError):
-            if time.monotonic() > deadline:
+        except (sqlite3.OperationalError, DBAPIError) as error:
+            if _failure_of(error) in NO_ROOM or time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
         else:

@@ -31,6 +31,7 @@ class StartPatience:
         is_server = database.engine.dialect.name == "postgresql"
         self.longest_s: float = LONGEST_WAIT_S if is_server else 0.0
         self.retry_s = RETRY_S
+        self._file = None if is_server else database.engine.url.database
 
     async def carry_out(self, step: Step[T], undo: Step[None] | None = None) -> T:
         """Repeat the step until the database does not fail it. ``undo`` ends what a failed step has begun.
@@ -43,7 +44,7 @@ class StartPatience:
             try:
                 return await step()
             except (OperationalError, InterfaceError) as error:
-                reason, now = unavailable(error), time.monotonic()
+                reason, now = unavailable(error, self._file), time.monotonic()
                 if failing_since is None:
                     failing_since = now
                     if self.longest_s:
