@@ -116,6 +116,7 @@ async def fill_new(server: PostgresServer, submissions: int, ratings: int) -> di
 async def count(server: PostgresServer) -> dict[str, object]:
     """Count all that waits, and rank."""
     world = RealTimeWorld(Database(server.url(NAME)))
+    await upgrade(world.database)  # it may have been kept by an earlier version
     async with world.database.read() as session:
         waiting = await session.scalar(text("SELECT count(*) FROM feedback WHERE NOT is_counted"))
     caught_up_s = await timed(lambda: catch_up(world))
@@ -131,6 +132,7 @@ async def count(server: PostgresServer) -> dict[str, object]:
 async def measure(server: PostgresServer, *, is_lag_alone: bool) -> dict[str, object]:
     url = server.url(NAME)
     world = RealTimeWorld(Database(url))
+    await upgrade(world.database)
     unrated = await unrated_conversations(world.database)
     gc.collect()
     gc.freeze()  # as the platform does when it has started
