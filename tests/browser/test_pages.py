@@ -31,10 +31,11 @@ async def all_pages(site: Site) -> list[tuple[Role | None, str, tuple[str, ...]]
     ada = await site.world.developer("ada")
     (rating,) = (await site.world.feedback.page(ada, "ada-llama-bard_v1", None, 1)).items
     one = f"{LLAMA_BARD}/feedback/{rating.id}"
+    key, *_ = await site.world.accounts.list_keys()
     return [
         (None, "", PUBLIC_PAGES),
         (Role.DEVELOPER, "ada", (*DEVELOPER_PAGES, one)),
-        (Role.ADMIN, "root", ADMIN_PAGES),
+        (Role.ADMIN, "root", (*ADMIN_PAGES, f"/admin/keys/{key.id}/revoke")),
     ]
 
 

@@ -54,7 +54,6 @@ ADMIN_PAGES = (
     "/admin/deployments",
     "/admin/keys",
     "/admin/accounts/ada",
-    "/admin/keys/0123456789/revoke",
     "/admin/competitions",
     "/admin/competitions/new",
     "/admin/competitions/spring",
