@@ -54,3 +54,28 @@ async def test_much_work_of_one_owner_waits_for_others() -> None:
     may_go.set()
     await asyncio.gather(*first, second)
     assert order == ["a0", "b0", "a1", "a2"]
+
+
+async def test_what_is_started_for_a_caller_who_left_is_ended() -> None:
+    begun, go_on, has_ended = threading.Event(), threading.Event(), threading.Event()
+    ended: list[str] = []
+
+    def start() -> str:
+        begun.set()
+        go_on.wait()
+        return "a process"
+
+    def end(started: str) -> None:
+        ended.append(started)
+        has_ended.set()
+
+    waiting = asyncio.create_task(threads.PROCESSES.start(start, end))
+    await threads.PROCESSES.run(begun.wait)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert waiting.cancelled()
+    go_on.set()
+    await threads.PROCESSES.run(has_ended.wait)
+    assert ended == ["a process"]
+    assert await threads.PROCESSES.start(lambda: "another", end) == "another"
+    assert ended == ["a process"]

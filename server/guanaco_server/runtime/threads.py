@@ -20,6 +20,7 @@ process displaces while it holds the interpreter would stop the loop as well.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
@@ -54,6 +55,21 @@ class Threads:
         turn = self._turns.setdefault(name, asyncio.Lock())
         async with turn:
             return await self.run(work, *args, **kwargs)
+
+    async def start(self, start: Callable[[], T], end: Callable[[T], object]) -> T:
+        """Do as ``run``; what it starts is ended, in a thread too, where the caller has left meanwhile."""
+
+        def end_started(started: asyncio.Future[T]) -> None:
+            if not started.cancelled() and started.exception() is None:
+                with contextlib.suppress(RuntimeError):  # the interpreter ends
+                    self.begin(partial(end, started.result()))
+
+        starting = asyncio.ensure_future(self.run(start))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            starting.add_done_callback(end_started)
+            raise
 
     def begin(self, work: Callable[[], object]) -> None:
         """Have ``work`` run in a thread soon; nobody waits for it.

@@ -14,6 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from guanaco_server.confinement import confined, priority
@@ -94,7 +95,8 @@ class TokenizerProcess:
     @classmethod
     async def start(cls, start_child: StartChild, *, is_trial: bool = False) -> TokenizerProcess:
         """``is_trial`` for a process that only tells whether a tokenizer can be served, and gives way to those that do."""
-        return cls(await threads.PROCESSES.run(_started, start_child, is_trial))
+        start = partial(_started, start_child, is_trial)
+        return cls(await threads.PROCESSES.start(start, confined.end))
 
     async def load(self, pieces: AsyncIterator[bytes]) -> TokenizerFacts:
         """Load the file that the pieces make up. Nothing else is asked meanwhile."""

@@ -11,6 +11,7 @@ import contextlib
 import weakref
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -138,15 +139,19 @@ class _CheckProcess:
 
     @classmethod
     async def start(cls, start_child: StartChild) -> _CheckProcess:
-        process = await threads.PROCESSES.run(_start, start_child)
+        process = await threads.PROCESSES.start(partial(_start, start_child), confined.end)
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
-        source, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), process.stdout
-        )
-        sink, protocol = await loop.connect_write_pipe(
-            asyncio.streams.FlowControlMixin, process.stdin
-        )
+        try:
+            source, _ = await loop.connect_read_pipe(
+                lambda: asyncio.StreamReaderProtocol(reader), process.stdout
+            )
+            sink, protocol = await loop.connect_write_pipe(
+                asyncio.streams.FlowControlMixin, process.stdin
+            )
+        except BaseException:  # the caller has left
+            threads.PROCESSES.begin(partial(confined.end, process))
+            raise
         return cls(process, source, reader, asyncio.StreamWriter(sink, protocol, None, loop))
 
     @property
