@@ -15,6 +15,7 @@ Weight = Annotated[float, Field(ge=0, le=1_000, allow_inf_nan=False)]
 
 CHOSEN = "~chosen"  # in the place of a competition where the app named the submission: no competition has it, so nothing counts it
 OPEN = "open"  # the competition that is always there, and that every submission enters
+ENDS_TOO_EARLY = "ends_at must be later than starts_at."
 
 
 class AssignmentKind(OpenEnum):
@@ -215,7 +216,7 @@ class CompetitionRequest(BaseModel):
     @model_validator(mode="after")
     def _ends_after_it_starts(self) -> Self:
         if self.ends_at is not None and self.ends_at <= self.starts_at:
-            raise ValueError("ends_at must be later than starts_at.")
+            raise ValueError(ENDS_TOO_EARLY)
         return self
 
     @model_validator(mode="after")

@@ -247,18 +247,19 @@ class DeploymentService(KnownEndpoints):
         async with self._database.read() as session:
             return list(await queries.all_rows(session))
 
-    async def unserved_within(self, session: AsyncSession, submission_id: str) -> Unserved | None:
-        """Return why no model server answers for a submission that should be served."""
+    async def standing_within(
+        self, session: AsyncSession, submission_id: str
+    ) -> tuple[Unserved | None, bool]:
+        """Return why no model server answers for a submission that should be served, and whether its own sleeps."""
         row = await queries.by_submission(session, submission_id)
-        if row is None or row.unserved_since is None or row.phase not in PUBLISHED:
-            return None
-        return Unserved(
-            since=row.unserved_since, trouble=row.trouble, problem=row.problem or STARTS
-        )
-
-    async def is_asleep_within(self, session: AsyncSession, submission_id: str) -> bool:
-        row = await queries.by_submission(session, submission_id)
-        return row is not None and row.phase is Phase.SLEEPING
+        if row is None:
+            return None, False
+        unserved = None
+        if row.unserved_since is not None and row.phase in PUBLISHED:
+            unserved = Unserved(
+                since=row.unserved_since, trouble=row.trouble, problem=row.problem or STARTS
+            )
+        return unserved, row.phase is Phase.SLEEPING
 
     async def take_server(self, submission_id: str, engine: str) -> bool:
         """Give a server without users, or whose deployments all sleep, to one that wakes or is new. False if either has changed meanwhile.

@@ -52,9 +52,9 @@ async def read_whole(
     stages = await run_queries.stage_runs(session, row.id)
     rollout = await newest_rollout(session, row.id)
     aliases = [str(alias) for alias in await alias_queries.of_submission(session, row.id)]
-    is_served = row.status in SERVED
-    unserved = await deployments.unserved_within(session, row.id) if is_served else None
-    is_asleep = is_served and await deployments.is_asleep_within(session, row.id)
+    unserved, is_asleep = None, False
+    if row.status in SERVED:
+        unserved, is_asleep = await deployments.standing_within(session, row.id)
     return read_submission(row, stages, rollout, aliases, unserved, is_asleep=is_asleep)
 
 

@@ -276,13 +276,18 @@ class _Batch:
         needed = {rating.conversation_id for rating in found}
         for submission_id in recounts:
             needed |= set(await chat_records.of_submission(session, submission_id))
-        wanted = needed.union(await chat_records.changed(session, self._limit, self._context.now))
+        if ahead is None:
+            now, version = self._context.now, self._definitions.version
+            changed = await chat_records.changed(session, self._limit, now)
+            outdated = await queries.outdated(session, version, OUTDATED)
+        else:
+            changed, outdated = ahead.ids, ahead.outdated
+        wanted = needed.union(changed)
         is_all = (
             max(len(found), len(wanted)) < self._limit
             and len(corrections) < BATCH
             and len(recounts) < RECOUNTS
         )
-        outdated = await queries.outdated(session, self._definitions.version, OUTDATED)
         conversations = await self._recorded(wanted, outdated)
         if ahead is not None:
             conversations = [

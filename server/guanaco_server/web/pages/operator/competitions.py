@@ -10,7 +10,14 @@ from fastapi.responses import Response
 from pydantic import TypeAdapter, ValidationError
 
 from guanaco.accounts import Role
-from guanaco.competitions import OPEN, AssignmentKind, Competition, CompetitionRequest, RankingRule
+from guanaco.competitions import (
+    ENDS_TOO_EARLY,
+    OPEN,
+    AssignmentKind,
+    Competition,
+    CompetitionRequest,
+    RankingRule,
+)
 from guanaco.errors import NotFound
 from guanaco.forms import Slug
 from guanaco.open_enum import OpenEnum
@@ -35,7 +42,6 @@ EMPTY = {
 
 
 NEW = "new"  # in the place of an id, in the address of the form
-ENDS_TOO_EARLY = "ends_at must be later than starts_at."
 
 
 def add_routes(routes: Routes, web: WebRoom) -> None:
