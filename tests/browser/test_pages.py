@@ -10,6 +10,7 @@ from playwright.async_api import expect
 from guanaco.accounts import Role
 from tests.browser.visiting import (
     ADMIN_PAGES,
+    DESK,
     DEVELOPER_PAGES,
     LLAMA_BARD,
     PHONE,
@@ -42,17 +43,22 @@ async def all_pages(site: Site) -> list[tuple[Role | None, str, tuple[str, ...]]
 async def problems(visit: Visit, path: str, scheme: Scheme) -> list[str]:
     """Return what is wrong with a page. Rules that know nothing of colors are tried in the light scheme only."""
     rules = COLOR_RULES if scheme == "dark" else ()
-    found = [*await visit.violations(rules), *visit.complaints]
-    if await visit.is_too_wide():
-        found.append("scrolls sideways")
-    if await visit.is_too_long():
-        found.append("scrolls on after its end")
-    found += [f"too small to read: {text}" for text in await visit.small_letters()]
+    found = [*await visit.violations(rules), *visit.complaints, *await misfits(visit)]
     visit.complaints.clear()
     return [f"{path}: {problem}" for problem in found]
 
 
-async def test_every_page_is_clean_and_accessible_in_both_lights(site: Site) -> None:
+async def misfits(visit: Visit) -> list[str]:
+    """Return how a page does not fit the window in which it is shown."""
+    found = [f"too small to read: {text}" for text in await visit.small_letters()]
+    if await visit.is_too_wide():
+        found.append("scrolls sideways")
+    if await visit.is_too_long():
+        found.append("scrolls on after its end")
+    return found
+
+
+async def test_every_page_is_clean_in_both_lights_and_on_phones(site: Site) -> None:
     found = []
     for role, name, paths in await all_pages(site):
         visit = await site.visit(role, name)
@@ -62,20 +68,10 @@ async def test_every_page_is_clean_and_accessible_in_both_lights(site: Site) -> 
             await page.emulate_media(color_scheme="dark", reduced_motion="reduce")
             found += await problems(visit, f"{path} in the dark", "dark")
             await page.emulate_media(color_scheme="light", reduced_motion="reduce")
+            await visit.resize(PHONE)
+            found += [f"{path} on a phone: {problem}" for problem in await misfits(visit)]
+            await visit.resize(DESK)
     assert found == []
-
-
-async def test_every_page_fits_a_phone(site: Site) -> None:
-    too_wide = []
-    for role, name, paths in await all_pages(site):
-        visit = await site.visit(role, name, size=PHONE)
-        for path in paths:
-            await visit.open(path)
-            if await visit.is_too_wide() or await visit.is_too_long():
-                too_wide.append(path)
-            assert await visit.small_letters() == [], path
-        assert visit.complaints == []
-    assert too_wide == []
 
 
 @IN_BOTH_LIGHTS

@@ -55,7 +55,7 @@ ADMIN_PAGES = (
     "/admin/keys",
     "/admin/accounts/ada",
     "/admin/competitions",
-    "/admin/competitions/new",
+    "/admin/new-competition",
     "/admin/competitions/spring",
     "/admin/competitions/spring/freeze",
     "/admin/experiments",
@@ -87,6 +87,10 @@ class Visit:
     complaints: list[str] = field(default_factory=list)
     answers: list[Response] = field(default_factory=list)
     asked_to_stay: int = 0
+
+    async def resize(self, size: tuple[int, int]) -> None:
+        width, height = size
+        await self.page.set_viewport_size({"width": width, "height": height})
 
     def watch(self) -> None:
         host = urlsplit(self.url).netloc

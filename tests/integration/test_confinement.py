@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from guanaco_server.confinement import layers
+from guanaco_server.confinement.profiles import OWN_FOLDERS_VARIABLE
 from guanaco_server.engine.memory_limit import MEMORY_VARIABLE
 from guanaco_server.serializer.task import TICKET_VARIABLE, SerializerTask, Source, Upload
 from tests.fixtures.artifacts import KEY, random_tensors, write_artifact
@@ -71,9 +72,9 @@ def is_made(*kind):
     with socket.socket(*kind):
         return True
 
-def unix():
+def unix(name):
     with socket.socket(socket.AF_UNIX) as tried:
-        tried.connect(places["unix"])
+        tried.connect(places[name])
         return True
 
 def other_protocol():
@@ -122,7 +123,8 @@ ATTEMPTS = {
     "xdp": lambda: is_made(44, socket.SOCK_RAW, 0),
     "other protocol": other_protocol,
     "ring": ring,
-    "unix": unix,
+    "unix": lambda: unix("unix"),
+    "unix of its owner": lambda: unix("owners"),
     "listen": accepts,
     "fork": forks,
     "program": spawns,
@@ -207,6 +209,8 @@ def work(options, source, cache, found, held, further):
     assert (found.path / "config.json").read_bytes()
     with socket.create_server(("127.0.0.1", options.port)):
         pass
+    assert (Path(os.environ["HOME"]) / "own").write_text("x")
+    print("uid", os.geteuid(), flush=True)
     forbid_processes()  # as vllm_internals does once the engine has started
     print(json.dumps(attempt()), flush=True)
 
@@ -252,6 +256,7 @@ def expected(name: str, in_force: set[str]) -> set[str]:
         needs = NEEDS | dict.fromkeys(others, layers.CALLS)
     elif name == "model server":  # vLLM's processes talk through Unix sockets, and it listens
         needs = {attempt: needed for attempt, needed in NEEDS.items() if attempt not in SERVES_BY}
+        needs["unix of its owner"] = layers.USER
     else:
         needs = NEEDS
     return {attempt for attempt, layer in needs.items() if layer in in_force}
@@ -259,7 +264,7 @@ def expected(name: str, in_force: set[str]) -> set[str]:
 
 WAYS_AROUND_PORTS = (
     *("mptcp", "fast open", "fast open in a message", "fast open in messages", "udp", "udp lite", "vsock"),
-    *("netlink", "raw", "packet", "xdp", "other protocol", "ring", "unix", "listen"),
+    *("netlink", "raw", "packet", "xdp", "other protocol", "ring", "unix", "unix of its owner", "listen"),
 )  # fmt: skip
 SERVES_BY = ("unix", "listen")
 NEEDS = {
@@ -370,11 +375,14 @@ def attempts_from_inside(name: str, user: int, folder: Path, listener: int) -> l
         made.mkdir()
     (data / "guanaco.db").write_text("users")
     write_artifact(artifact, random_tensors(10))
-    unix = socket.socket(socket.AF_UNIX)
-    unix.bind(str(data / "socket"))
-    unix.listen()
+    sockets = ("unix", "owners")
+    unix = [socket.socket(socket.AF_UNIX) for _ in sockets]
+    for place, bound in zip(sockets, unix, strict=True):
+        bound.bind(str(data / place))
+        bound.listen()
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o777)  # only the confinement is in the way
+    (data / "owners").chmod(0o600)  # as one that starts containers for whoever may write to it
     places = {
         "user": user,
         "database": str(data / "guanaco.db"),
@@ -383,7 +391,7 @@ def attempts_from_inside(name: str, user: int, folder: Path, listener: int) -> l
         "artifact": str(artifact),
         "platform": os.getpid(),
         "port": listener,
-        "unix": str(data / "socket"),
+        **{place: str(data / place) for place in sockets},
     }
     (folder / "tried.py").write_text(code)
     task = SerializerTask(
@@ -401,6 +409,7 @@ def attempts_from_inside(name: str, user: int, folder: Path, listener: int) -> l
             "PYTHONPATH": IMPORTS,
             "TMPDIR": str(own),
             "HOME": str(own),
+            OWN_FOLDERS_VARIABLE: str(own),
             "PLACES": json.dumps(places),
             MEMORY_VARIABLE: str(2**30),
             TICKET_VARIABLE: (own / "ticket.json").as_uri(),
@@ -409,8 +418,13 @@ def attempts_from_inside(name: str, user: int, folder: Path, listener: int) -> l
         text=True,
         check=False,
     )
-    unix.close()
-    if name == "serializer" and os.geteuid() == user == 0 and layers.landlock.version():
+    for bound in unix:
+        bound.close()
+    if (
+        name in ("serializer", "model server")
+        and os.geteuid() == user == 0
+        and layers.landlock.version()
+    ):
         shown = next(line for line in ran.stdout.splitlines() if line.startswith("uid "))
         assert int(shown.split()[1]) > 60_000, "root gives it a user of its own"
         assert (own / "own").stat().st_uid == int(shown.split()[1])

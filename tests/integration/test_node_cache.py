@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from guanaco_server.confinement import landlock
 from guanaco_server.engine.artifacts.errors import DamagedArtifactError
 from guanaco_server.engine.artifacts.local_tensors import Selection
 from guanaco_server.engine.artifacts.node_cache import (
@@ -46,6 +47,17 @@ with model_folder(source, NodeCache(Path(sys.argv[2]), 11 * 1024**2)) as found:
     manifest = read_manifest(found.path)
     for record, view in read_through_cache(source.url("model.tensors"), manifest, found.path):
         print(record.name, len(view), flush=True)
+"""
+
+OWN_USER = """
+import os
+from guanaco_server.confinement.landlock import Access
+from guanaco_server.confinement.profiles import confine_program, ports_of
+from guanaco_server.confinement.sockets import Sockets
+cache, own = Path(sys.argv[2]), Path(sys.argv[3])
+access = Access(writes=(cache, own), connects=ports_of(sys.argv[1]))
+confine_program(access, Sockets(), owned=(own,), shared=(cache,))
+assert os.geteuid() > 60_000
 """
 
 
@@ -206,10 +218,17 @@ def test_a_damaged_small_file_is_fetched_again(store: HttpStore, folder: Path) -
     assert TENSORS_NAME not in {ask.path for ask in store.asked[asked:]}
 
 
-def reader(store: HttpStore, folder: Path) -> subprocess.Popen[str]:
+def reader(
+    store: HttpStore, folder: Path, key: str = FIRST, own: Path | None = None
+) -> subprocess.Popen[str]:
+    """With a folder of its ``own`` it is confined, and a user of its own, as a model server that root starts."""
+    code = READER
+    if own is not None:
+        own.mkdir()
+        code = READER.replace("source = ", f"{OWN_USER}source = ", 1)
     return subprocess.Popen(
-        [sys.executable, "-c", READER, store.uri(), str(folder)],
-        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+        [sys.executable, "-c", code, store.uri(key), str(folder), str(own)],
+        env={**os.environ, "PYTHONPATH": ":".join(sys.path), "TMPDIR": str(own or folder.parent)},
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -224,6 +243,33 @@ def test_processes_that_start_at_once_fetch_once(store: HttpStore, folder: Path)
     fetched = [ask for ask in store.asked if ask.path == TENSORS_NAME]
     size = (store.root / FIRST / TENSORS_NAME).stat().st_size
     assert sum(ask.end - ask.start for ask in fetched) == size
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not landlock.version(),
+    reason="Only root gives a server a user of its own.",
+)
+def test_servers_with_users_of_their_own_share_the_cache(
+    store: HttpStore, folder: Path, tmp_path: Path
+) -> None:
+    """The first copy is one of the version before, which root has made."""
+    load(store, folder, FIRST)
+    expected = ["True", *(f"{tensor.name} {len(tensor.data)}" for tensor in TENSORS)]
+
+    def load_as(user: int, key: str) -> None:
+        said, _ = reader(store, folder, key, tmp_path / f"own{user}").communicate(timeout=60)
+        assert said.splitlines() == expected
+
+    load_as(1, SECOND)
+    assert whole(folder) == {FIRST, SECOND}
+    used_ago(folder / FIRST, 200)
+    used_ago(folder / SECOND, 100)
+    load_as(2, FIRST)  # which says that it was used
+    load_as(3, THIRD)
+    assert whole(folder) == {FIRST, THIRD}
+    used_ago(folder / FIRST, 100)
+    load_as(4, SECOND)
+    assert whole(folder) == {SECOND, THIRD}
 
 
 def test_a_killed_fill_looks_like_nothing_and_is_done_again(store: HttpStore, folder: Path) -> None:

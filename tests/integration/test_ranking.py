@@ -215,6 +215,14 @@ async def test_only_an_admin_freezes_and_the_open_competition_never_ends(world: 
     assert (answer.status_code, answer.json()["error"]) == (422, "invalid_input")
     answer = await world.admin.post("/competitions/winter/freeze")
     assert answer.json()["error"] == "competition_not_found"
+    now = world.clock.now()
+    past, before = (now - timedelta(days=days) for days in (1, 2))
+    coming = now + timedelta(days=1)
+    for window in ({"starts_at": before, "ends_at": past}, {"starts_at": coming}):
+        rules = {"name": "Open"} | {name: moment.isoformat() for name, moment in window.items()}
+        answer = await world.admin.put("/competitions/open", json=rules)
+        assert answer.status_code == 422
+        assert "always runs" in answer.json()["detail"]
 
 
 async def test_devoted_user_is_left_out_until_an_admin_allows_it(world: Season) -> None:

@@ -45,6 +45,19 @@ async def test_a_new_competition_overwrites_none(world: WebWorld) -> None:
     assert missing.status_code == 404
 
 
+async def test_a_competition_may_be_called_new(world: WebWorld) -> None:
+    root = await signed_in(world, Role.ADMIN, "root")
+    assert (await send(root, "/admin/competitions", {**FORM, "id": "new"})).status_code == 303
+    assert "Spring" in (await root.get("/admin/competitions/new")).text
+
+
+async def test_the_open_competition_is_given_no_end(world: WebWorld) -> None:
+    root = await signed_in(world, Role.ADMIN, "root")
+    page = await send(root, "/admin/competitions/open", {**FORM, "ends_at": "2026-02-01T00:00"})
+    assert page.status_code == 422
+    assert "always runs" in page.text
+
+
 async def test_saving_a_competition_keeps_times_to_the_microsecond(world: WebWorld) -> None:
     starts_at = datetime(2026, 1, 1, 10, 11, 12, 345_678, tzinfo=UTC)
     ends_at = datetime(2026, 2, 1, 10, 11, 0, 999, tzinfo=UTC)

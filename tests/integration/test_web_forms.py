@@ -7,6 +7,7 @@ import re
 import pytest
 
 from guanaco.accounts import Role
+from guanaco.prompts import CHAT_TEMPLATE, ChatTemplatePrompt
 from guanaco_server.database.database import Database
 from guanaco_server.submissions.service import SubmissionFilter
 from tests.fixtures.web import WebWorld
@@ -53,6 +54,15 @@ async def test_a_form_is_given_back_after_its_session_ended(world: WebWorld) -> 
     assert "given_back" not in last
     sent = await ada.post("/submissions/new", data=FORM | last)
     assert sent.status_code == 303
+
+
+async def test_the_models_own_template_is_chosen(world: WebWorld) -> None:
+    page = await signed_in(world, Role.DEVELOPER, "ada")
+    sent = await send(page, "/submissions/new", FORM | {"formatter": CHAT_TEMPLATE})
+    submission_id = sent.headers["location"].rpartition("/")[2]
+    ada = await world.developer("ada")
+    found = await world.submissions.require_visible(ada, submission_id)
+    assert found.formatter == ChatTemplatePrompt()
 
 
 async def test_another_sites_form_is_not_kept(world: WebWorld) -> None:

@@ -23,6 +23,9 @@ OPEN_COMPETITION = Competition(
     id=OPEN, name="Open", starts_at=datetime(2000, 1, 1, tzinfo=UTC), ends_at=None
 )
 
+OPEN_ALWAYS_RUNS = (
+    "The open competition always runs: it has no end, and its beginning is not in the future."
+)
 CREATE, CHANGE, FREEZE = "create competition", "change competition", "freeze competition"
 
 
@@ -99,9 +102,11 @@ class CompetitionService:
     ) -> Competition:
         """Make a competition or change its rules; CompetitionClosed once it is frozen. ``by`` is None for the platform.
 
-        InvalidInput for weights of submissions that do not exist.
+        InvalidInput for weights of submissions that do not exist, and for a window of ``open`` that ends or is to come.
         """
         now = self._clock.now()
+        if competition_id == OPEN and not always_runs(request, now):
+            raise InvalidInput(OPEN_ALWAYS_RUNS)
 
         async def put(session: AsyncSession) -> Competition:
             row = await queries.by_id(session, competition_id)
@@ -145,6 +150,11 @@ class CompetitionService:
 
     def _is_running(self, competition: Competition) -> bool:
         return competition.frozen_at is None and competition.is_running(self._clock.now())
+
+
+def always_runs(request: CompetitionRequest, now: datetime) -> bool:
+    """Return whether a competition of these rules runs from now on without end."""
+    return request.ends_at is None and request.starts_at <= now
 
 
 def _noted(

@@ -214,7 +214,7 @@ def _user(was_root: bool) -> Layer:
     return Layer(
         USER,
         True,
-        "Templates, tokenizers, checks and serializer jobs each run as a user of their own, jobs where Landlock limits their files; model servers run as root without capabilities.",
+        "Templates, tokenizers and checks each run as a user of their own, and so do serializer jobs and model servers of one process where Landlock limits their files. Model servers on a GPU or of several ranks run as root without capabilities.",
     )
 
 

@@ -53,6 +53,7 @@ ACCELERATORS = (
     *("nvidia*", "kfd", "dri", "accel", "infiniband", "gdrdrv", "dxg", "davinci*", "hisi_hdc", "devmm_svm"),
 )  # fmt: skip
 SYSTEM_PROGRAMS = _paths("/bin /sbin /usr/bin /usr/sbin")
+OWN_FOLDERS_VARIABLE = "GUANACO_OWN_FOLDERS"  # which folders were made for this process alone
 DNS_PORT = 53
 PORTS = {"http": 80, "https": 443}
 
@@ -76,11 +77,17 @@ def confine_checker(folder: Path) -> None:
     _only((*seccomp.COMPUTE, *seccomp.FILES))
 
 
-def confine_program(access: Access, made: Sockets, owned: tuple[Path, ...] = ()) -> None:
+def confine_program(
+    access: Access,
+    made: Sockets,
+    owned: tuple[Path, ...] = (),
+    shared: tuple[Path, ...] = (),
+) -> None:
     """Leave this process what it names, and what a Python program reads to run; before it starts its first thread.
 
     One that connects, and makes no UDP sockets, has names resolved by a process of their own. Where root starts it, one that
-    names folders which it can own becomes a user of its own; else it stays root without its powers.
+    names folders which it can own becomes a user of its own, who writes in the ``shared`` ones with others of its kind; else
+    it stays root without its powers.
     """
     if IS_LINUX and access.connects and not made.udp:
         names.resolve_outside(_confine_resolver)
@@ -90,7 +97,7 @@ def confine_program(access: Access, made: Sockets, owned: tuple[Path, ...] = ())
         executes=(*SYSTEM_LIBRARIES, Path(sys.executable).resolve(), *access.executes),
     )
     _confine(given)
-    if not (owned and landlock.version() and privileges.switch_to_owner(owned)):
+    if not (owned and landlock.version() and privileges.switch_to_owner(owned, shared)):
         _try(privileges.drop_capabilities)
     # A server on a GPU compiles, and who compiles sets the modes of files.
     owners = seccomp.OWNERS if access.connects is not None else ()

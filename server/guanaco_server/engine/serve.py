@@ -32,6 +32,7 @@ from guanaco_server.confinement.packages import linked_packages
 from guanaco_server.confinement.profiles import (
     DEVICES,
     DNS_PORT,
+    OWN_FOLDERS_VARIABLE,
     SYSTEM_PROGRAMS,
     accelerators,
     confine_program,
@@ -60,6 +61,7 @@ ENVIRONMENT = {
     "TRANSFORMERS_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_PLUGINS": "guanaco_tensors",
+    "LOGNAME": "guanaco",  # torch asks for the user's name, and a user of its own has none
 }
 CPU_ENVIRONMENT = {
     # vLLM would bind the threads of each server on this machine to the same first cores.
@@ -81,7 +83,9 @@ def main(argv: list[str] | None = None) -> None:
     options, further = _parser().parse_known_args(argv)
     os.environ.update(ENVIRONMENT)
     source = ArtifactSource.from_environment(options.artifact)
-    confine_program(access_of(options, further, source), sockets_of(further))
+    access = access_of(options, further, source)
+    shared = (options.cache_dir,) if options.cache_dir else ()
+    confine_program(access, sockets_of(further), owned_by(further), shared)
     limit_memory(is_kernels=is_cpu_build())
     lifeline.hold()
     try:
@@ -134,6 +138,15 @@ def sockets_of(further: Sequence[str]) -> Sockets:
         has_traces = bool(traces_to(further))
         return Sockets(udp=has_traces, unix=True, netlink=(ROUTE,), listens=True)
     return Sockets(udp=True, unix=True, netlink=(ROUTE, DEVICE_EVENTS, RDMA), listens=True)
+
+
+def owned_by(further: Sequence[str]) -> tuple[Path, ...]:
+    """Return the folders that the platform made for this server alone.
+
+    Several ranks, and servers on a GPU, start programs and share compilers' caches as root where root starts them.
+    """
+    named = os.environ.get(OWN_FOLDERS_VARIABLE)
+    return tuple(map(Path, named.split(os.pathsep))) if named and _is_alone(further) else ()
 
 
 def _is_alone(further: Sequence[str]) -> bool:

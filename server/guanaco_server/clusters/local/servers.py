@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import secrets
 import shutil
@@ -28,6 +29,7 @@ from guanaco_server.clusters.cluster import (
 from guanaco_server.clusters.local.fork_server import ForkServer
 from guanaco_server.clusters.local.processes import GroupLeader, spawn, stop_group
 from guanaco_server.confinement import priority
+from guanaco_server.confinement.profiles import OWN_FOLDERS_VARIABLE
 from guanaco_server.engine.memory_limit import MEMORY_VARIABLE
 
 HOST = "127.0.0.1"
@@ -207,7 +209,11 @@ def own_folders(folder: Path) -> dict[str, str]:
     home, temporary = folder / HOME_NAME, tempfile.mkdtemp(prefix="guanaco-")
     home.mkdir(exist_ok=True)
     (folder / TEMPORARY_NAME).symlink_to(temporary)
-    return {"HOME": str(home), "TMPDIR": temporary}
+    return {
+        "HOME": str(home),
+        "TMPDIR": temporary,
+        OWN_FOLDERS_VARIABLE: os.pathsep.join((str(home.absolute()), temporary)),
+    }
 
 
 def remove_private_folder(folder: Path) -> None:

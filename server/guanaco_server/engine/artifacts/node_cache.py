@@ -7,7 +7,8 @@
     <folder>/.locks/<key>                          shared by all who use the artifact; who removes it needs it alone
     <folder>/.locks/room                           held while room is made
 
-Locks are the kernel's: they fall with their process. A copy is verified each time it is loaded, so one that a
+Locks are the kernel's: they fall with their process. Where root starts the servers, each is a user of its own, and the
+folder is a group's that they have in common (confinement/privileges.py). A copy is verified each time it is loaded, so one that a
 power cut spoilt is found out, and removed.
 """
 
@@ -33,6 +34,7 @@ from guanaco_server.formats.manifest import MANIFEST_NAME, TENSORS_NAME, Manifes
 USED_NAME = "used"
 LOCKS_NAME = ".locks"
 TRASH_NAME = ".trash"
+LOCK_MODE = 0o660  # each server may be a user of its own; they have a group in common
 KEY = re.compile(r"[0-9a-f]{8,128}")
 
 logger = logging.getLogger("vllm.guanaco")
@@ -136,7 +138,7 @@ class NodeCache:
 def _locked(path: Path, how: int) -> Iterator[None]:
     """BlockingIOError with LOCK_NB if another has it. A process forked meanwhile has it too, until this context ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, LOCK_MODE)
     try:
         fcntl.flock(handle, how)
         yield
@@ -169,7 +171,8 @@ def _worth(folder: Path) -> tuple[bool, float]:
 
 
 def _touch(folder: Path) -> None:
-    (folder / USED_NAME).touch()
+    """A confined process may not set times: it writes, and the kernel sets them."""
+    (folder / USED_NAME).write_bytes(b"\n")
 
 
 LOCK_NAME = "fill.lock"
@@ -270,7 +273,7 @@ def _say_not_cached(error: OSError) -> None:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Let one process in at a time. The lock ends with its process."""
-    handle = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    handle = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, LOCK_MODE)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -11,7 +11,7 @@ from pydantic import SecretStr, ValidationError
 from guanaco.accounts import Role
 from guanaco.errors import InvalidInput, QuotaExceeded, TooManySubmissions
 from guanaco.parameters import GenerationParams, parameters
-from guanaco.prompts import PRESETS
+from guanaco.prompts import CHAT_TEMPLATE, PRESETS, ChatTemplatePrompt
 from guanaco.submissions import Quantization, SubmissionRequest, WeightDtype
 from guanaco_server.http.errors import status_of
 from guanaco_server.http.routes import Routes
@@ -20,6 +20,8 @@ from guanaco_server.web.access.viewer import new_cookie
 from guanaco_server.web.field_problems import field_problems, in_short
 from guanaco_server.web.rendering import see_other
 from guanaco_server.web.room import WebRoom
+
+FORMATTERS = {**PRESETS, CHAT_TEMPLATE: ChatTemplatePrompt()}
 
 
 def add_routes(routes: Routes, web: WebRoom) -> None:
@@ -68,7 +70,7 @@ def _show(
         problems=problems,
         in_short=in_short(problems),
         params=parameters(),
-        formatters=list(PRESETS),
+        formatters=list(FORMATTERS),
         dtypes=list(WeightDtype),
         quantizations=list(Quantization),
     )
@@ -108,7 +110,7 @@ def _request(fields: dict[str, str]) -> dict[str, Any]:
     wanted: dict[str, Any] = {
         "repo": fields["repo"].strip(),
         "params": params,
-        "formatter": PRESETS.get(fields["formatter"], fields["formatter"]),
+        "formatter": FORMATTERS.get(fields["formatter"], fields["formatter"]),
         "dtype": fields["dtype"],
         "show_prompt": fields["show_prompt"] == "yes",
     }

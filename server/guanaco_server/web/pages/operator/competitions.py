@@ -21,6 +21,7 @@ from guanaco.competitions import (
 from guanaco.errors import NotFound
 from guanaco.forms import Slug
 from guanaco.open_enum import OpenEnum
+from guanaco_server.competitions.service import OPEN_ALWAYS_RUNS, always_runs
 from guanaco_server.http.routes import Routes
 from guanaco_server.web.access.guards import Member
 from guanaco_server.web.field_problems import field_problems
@@ -41,9 +42,6 @@ EMPTY = {
 }
 
 
-NEW = "new"  # in the place of an id, in the address of the form
-
-
 def add_routes(routes: Routes, web: WebRoom) -> None:
     admin = web.guards.member(Role.ADMIN)
     sender = web.guards.member(Role.ADMIN, keeps_form=True)
@@ -53,7 +51,7 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
         found = await web.competitions.list_all()
         return web.pages.show(request, "admin/competitions.html", competitions=found)
 
-    @routes.get("/admin/competitions/new")
+    @routes.get("/admin/new-competition")
     async def show_new(request: Request, member: Member = admin) -> Response:
         return _form(web, request, EMPTY, None, {})
 
@@ -72,9 +70,6 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
         except ValidationError as error:
             (sentence,) = field_problems(error).values()
             return _form(web, request, fields, None, {"id": sentence})
-        if competition_id == NEW:
-            problems = {"id": "This word is the address of this very form; choose another id."}
-            return _form(web, request, fields, None, problems)
         if competition_id in {found.id for found in await web.competitions.list_all()}:
             problems = {"id": "There is a competition with this id already; open it to change it."}
             return _form(web, request, fields, None, problems)
@@ -102,6 +97,8 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
             if problems.get("") == ENDS_TOO_EARLY:
                 problems = {"ends_at": "It must be later than the beginning."}
             return _form(web, request, fields, existing, problems)
+        if competition_id == OPEN and not always_runs(wanted, web.clock.now()):
+            return _form(web, request, fields, existing, {"ends_at": OPEN_ALWAYS_RUNS})
         await web.competitions.put(competition_id, wanted, member.account)
         return see_other("/admin/competitions")
 
