@@ -23,6 +23,7 @@ OTHER_VARIABLES = {
     "GUANACO_CONTROL_TOKEN": "what whoever swaps a model server's weights shows to it",
     "GUANACO_POOL_TOKEN": "what whoever gives a waiting pod its order shows to it",
     "GUANACO_ENGINE_MEMORY": "the memory limit of a model server's processes, in bytes",
+    "GUANACO_OWN_FOLDERS": "the folders that were made for a model server alone, whose user it becomes",
     "GUANACO_TICKET": "where a serializer job finds its work",
     # Scripts and tests
     "GUANACO_TORCH_INDEX": "package index of scripts/setup-engine",
