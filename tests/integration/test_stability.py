@@ -8,6 +8,9 @@ from guanaco.accounts import Role
 from guanaco.competitions import CompetitionRequest, RankingRule
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
+from guanaco_server.leaderboard import stability
+from guanaco_server.leaderboard.ranking.strengths.influence import RankedVotes
+from guanaco_server.statistics.votes import VoteCount
 from tests.fixtures.rating import rate, rate_all
 from tests.fixtures.web import WebWorld
 
@@ -71,6 +74,26 @@ async def test_by_strengths_so_many_votes_do_it(world: Board) -> None:
     assert (pair["above"], pair["is_fewest"], pair["votes"]) == (GOOD, False, None)
     page = (await anyone.get(f"http://test/submissions/{BAD}")).text
     assert "no 2,000 votes decide that" in page, "without all who prefer it, the two are equal"
+
+
+async def test_rests_lie_between_the_pairs_of_a_large_board(
+    world: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests: list[float] = []
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+
+    counts = {f"m{number}_v1": VoteCount(90 - 20 * number, 10) for number in range(4)}
+    monkeypatch.setattr(stability, "AT_ONCE", 1)
+    monkeypatch.setattr(stability.asyncio, "sleep", rest)
+    votes = RankedVotes(RankingRule.THUMBS_UP, counts, (), ())
+    computed_s = await world.platform.rooms.leaderboard.stability.note("open", votes)
+    monkeypatch.undo()
+    assert len(rests) == 2, "three pairs"
+    assert 0 < sum(rests) < stability.REST * computed_s
+    pairs = (await world.http_with({}).get("/leaderboard/stability")).json()["pairs"]
+    assert len(pairs) == 3
 
 
 @pytest.mark.parametrize(

@@ -77,8 +77,9 @@ class ScoreLoop:
         await self._note_settled()
         await self._weigh()
 
-    async def _note_settled(self) -> None:
-        """Look at the verdicts of the competitions that were ranked since the last call."""
+    async def _note_settled(self) -> float:
+        """Look at the verdicts of the competitions that were ranked since the last call; return how many seconds that took."""
+        began = time.monotonic()
         ranked = self._standings.ranked
         while ranked:
             competition = ranked.pop()
@@ -88,9 +89,11 @@ class ScoreLoop:
             except BaseException:
                 ranked.add(competition)
                 raise
+        return time.monotonic() - began
 
-    async def _weigh(self) -> None:
-        """Find how few votes decide on the boards that were ranked since the last call."""
+    async def _weigh(self) -> float:
+        """Find how few votes decide on the boards that were ranked since the last call; return how many seconds that took, without its rests."""
+        computed_s = 0.0
         waiting = self._standings.unweighed
         for competition in list(waiting):
             waiting.discard(competition)
@@ -99,10 +102,11 @@ class ScoreLoop:
                 if ballots is None:  # the next ranking begins with reading the votes
                     waiting.add(competition)
                     continue
-                await self._stability.note(competition, ballots)
+                computed_s += await self._stability.note(competition, ballots)
             except BaseException:
                 waiting.add(competition)
                 raise
+        return computed_s
 
     async def _count(self) -> None:
         began = time.monotonic()
@@ -154,19 +158,19 @@ class ScoreLoop:
     async def _follow_rankings(
         self,
         has_ranked: asyncio.Event,
-        work: Callable[[], Awaitable[None]],
+        work: Callable[[], Awaitable[float]],
         name: str,
         share: float,
     ) -> None:
-        """Do ``work`` after rankings, for this share of the time at most."""
+        """Do ``work``, which returns how many seconds it computed, after rankings, for this share of the time at most."""
         while True:
             await has_ranked.wait()
             has_ranked.clear()
-            began = time.monotonic()
+            began, computed_s = time.monotonic(), 0.0
             try:
-                await work()
+                computed_s = await work()
             except (DBAPIError, OSError) as error:
                 logger.warning("%s: not found; trying again: %s", name, error)
                 has_ranked.set()
-            took_s = time.monotonic() - began
-            await asyncio.sleep(max(VERDICTS_S, took_s / share - took_s))
+            passed_s = time.monotonic() - began
+            await asyncio.sleep(max(VERDICTS_S, computed_s / share - passed_s))

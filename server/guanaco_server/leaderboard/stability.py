@@ -5,6 +5,8 @@ The process that ranks finds the pairs after a ranking, and stores them for ever
 
 from __future__ import annotations
 
+import asyncio
+import time
 from datetime import datetime
 
 from pydantic import BaseModel, TypeAdapter
@@ -29,6 +31,7 @@ from guanaco_server.statistics.duel_strengths import PairCounts, duels_between, 
 from guanaco_server.submissions.service import SubmissionService
 
 AT_ONCE = 20  # pairs, a tenth of a second or two with a million votes: rankings wait for no more
+REST = 9  # as long between these as they took: with a million votes they take ten seconds of the interpreter, which counting needs
 
 
 class KeptPair(BaseModel):
@@ -80,13 +83,21 @@ class StabilityService:
         self._duels = DuelCounts(database)
         self._pairs = PairReader()
 
-    async def note(self, competition_id: str, ballots: RankedVotes) -> None:
-        """Find the pairs of a board, and store them. Rankings go on meanwhile: it takes its turns between them."""
+    async def note(self, competition_id: str, ballots: RankedVotes) -> float:
+        """Find the pairs of a board, and store them; return how many seconds that took, without its rests.
+
+        Counting and rankings go on meanwhile: it takes its turns between them, and rests.
+        """
         now = self._clock.now()
         board = await threads.BACKGROUND.run(BoardPairs, ballots)
         kept: list[KeptPair] = []
+        computed_s = 0.0
         for start in range(0, len(board.neighbours), AT_ONCE):
-            kept += await threads.BACKGROUND.run(_weakest, board, start)
+            found, took_s = await threads.BACKGROUND.run(_weakest, board, start)
+            kept += found
+            computed_s += took_s
+            if len(kept) < len(board.neighbours):
+                await asyncio.sleep(REST * took_s)
         row = {
             "competition": competition_id,
             "ranking": ballots.rule,
@@ -94,6 +105,7 @@ class StabilityService:
             "at": now,
         }
         await self._database.write_unit(lambda session: upsert(session, BoardPairsRow, [row]))
+        return computed_s
 
     async def pairs(
         self, competition_id: str = OPEN, submission_id: str | None = None
@@ -134,12 +146,14 @@ class StabilityService:
         return await threads.PAGES.run(_settled, counts, competition.assignment.within, field)
 
 
-def _weakest(board: BoardPairs, start: int) -> list[KeptPair]:
-    """Find the weakest votes of some pairs."""
-    return [
+def _weakest(board: BoardPairs, start: int) -> tuple[list[KeptPair], float]:
+    """Find the weakest votes of some pairs, and return how many seconds that took."""
+    began = time.monotonic()
+    found = [
         KeptPair(lower=lower.submission_id, pair=_shown(board.weakest(upper, lower)))
         for upper, lower in board.neighbours[start : start + AT_ONCE]
     ]
+    return found, time.monotonic() - began
 
 
 def _shown(pair: Pair) -> StabilityPair:
