@@ -16,6 +16,7 @@ from guanaco_server.confinement import landlock
 from guanaco_server.engine.artifacts.errors import DamagedArtifactError
 from guanaco_server.engine.artifacts.local_tensors import Selection
 from guanaco_server.engine.artifacts.node_cache import (
+    LOCKS_NAME,
     PART_NAME,
     USED_NAME,
     NodeCache,
@@ -269,6 +270,14 @@ def test_servers_with_users_of_their_own_share_the_cache(
     assert whole(folder) == {FIRST, THIRD}
     used_ago(folder / FIRST, 100)
     load_as(4, SECOND)
+    assert whole(folder) == {SECOND, THIRD}
+    used_ago(folder / SECOND, 100)
+    load(store, folder, FIRST)  # as root again: one of the version before serves on
+    (folder / LOCKS_NAME / FIRST).chmod(0o600)
+    load_as(5, FIRST)
+    assert whole(folder) == {FIRST, THIRD}
+    used_ago(folder / FIRST, 200)
+    load_as(6, SECOND)
     assert whole(folder) == {SECOND, THIRD}
 
 

@@ -99,10 +99,9 @@ def switch_to_owner(folders: Iterable[Path], shared: Iterable[Path] = ()) -> boo
 def _share(folder: Path, group: int) -> None:
     """Let the group write into the folder and all that is in it, and give it what is made there later.
 
-    No link is followed, because those who write there are not trusted.
+    No link is followed, because those who write there are not trusted. Servers of the version before, who are root, add to it
+    as long as they run, so it is looked through each time.
     """
-    if folder.stat().st_gid == group:
-        return  # the folder itself comes last
     for _, _, files, place in os.fwalk(folder, topdown=False, follow_symlinks=False):
         for name in files:
             with suppress(OSError):  # a link, or gone meanwhile
@@ -112,8 +111,10 @@ def _share(folder: Path, group: int) -> None:
 
 def _give_group(handle: int, group: int, mode: int) -> None:
     try:
-        os.fchown(handle, -1, group)
-        os.fchmod(handle, os.fstat(handle).st_mode & 0o777 | mode)
+        now = os.fstat(handle)
+        if now.st_gid != group or now.st_mode & mode != mode:
+            os.fchown(handle, -1, group)
+            os.fchmod(handle, now.st_mode & 0o777 | mode)
     finally:
         os.close(handle)
 

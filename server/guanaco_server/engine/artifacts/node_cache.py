@@ -74,7 +74,8 @@ class NodeCache:
         for name, size in {TENSORS_NAME: manifest.tensors_bytes, **sizes}.items():
             if not (folder / name).is_file() or (folder / name).stat().st_size != size:
                 return None
-        _touch(folder)
+        with suppress(PermissionError):  # a copy that a server of the version before has made
+            _touch(folder)
         return folder, manifest
 
     def make_room(self, manifest: Manifest, small_files: Mapping[str, bytes]) -> Path | None:
@@ -138,13 +139,21 @@ class NodeCache:
 def _locked(path: Path, how: int) -> Iterator[None]:
     """BlockingIOError with LOCK_NB if another has it. A process forked meanwhile has it too, until this context ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, LOCK_MODE)
+    handle = _open_lock(path)
     try:
         fcntl.flock(handle, how)
         yield
     finally:
         fcntl.flock(handle, fcntl.LOCK_UN)  # closing would leave it to processes forked meanwhile
         os.close(handle)
+
+
+def _open_lock(path: Path) -> int:
+    flags = os.O_CREAT | os.O_CLOEXEC
+    try:
+        return os.open(path, os.O_RDWR | flags, LOCK_MODE)
+    except PermissionError:  # a server of the version before has made it, for root alone
+        return os.open(path, os.O_RDONLY | flags, LOCK_MODE)
 
 
 def _refused(key: str, why: str) -> bool:
@@ -273,7 +282,7 @@ def _say_not_cached(error: OSError) -> None:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Let one process in at a time. The lock ends with its process."""
-    handle = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, LOCK_MODE)
+    handle = _open_lock(folder / LOCK_NAME)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
