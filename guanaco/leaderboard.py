@@ -105,7 +105,7 @@ class LeaderboardRow(SubmissionMetrics):
     )
     neighbour: StabilityPair | None = Field(
         default=None,
-        description="It beside the one above that its place depends on, and how few votes decide between the two. Null for the first, without a rank, in a frozen competition, and until it has been found.",
+        description="It beside the one above that its place depends on, and how few votes decide between the two. Null for the first, without a rank, and until it has been found.",
     )
 
 

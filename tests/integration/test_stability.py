@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import io
+
 import pytest
 
 from guanaco.accounts import Role
 from guanaco.competitions import CompetitionRequest, RankingRule
+from guanaco.feedback import ErasureRequest
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
 from guanaco_server.leaderboard import stability
@@ -57,6 +61,58 @@ async def test_the_board_says_how_few_votes_decide(world: Board) -> None:
     board = (await anyone.get("http://test/")).text
     assert "Votes that decide" in board
     assert f"without {pair['votes']} votes their intervals would meet" in board
+
+
+@pytest.mark.parametrize("rule", [RankingRule.THUMBS_UP, RankingRule.BRADLEY_TERRY])
+async def test_a_frozen_board_keeps_its_deciding_votes(world: Board, rule: RankingRule) -> None:
+    opened = world.clock.now()
+    await world.competitions.put(
+        "spring", CompetitionRequest(name="Spring", starts_at=opened, ranking=rule)
+    )
+    votes = (
+        (name, f"user-{number}", number < ups)
+        for number in range(40)
+        for name, ups in ((GOOD, 36), (BAD, 4 + number % 2))
+    )
+    await rate_all(world, world.backend, votes, competition="spring")
+    await world.scores.loop.run_once()
+    anyone, admin = world.http_with({}), await world.http(Role.ADMIN)
+    running = (await anyone.get("/leaderboard/stability?competition=spring")).json()
+    answer = await admin.post("/competitions/spring/freeze")
+    assert answer.status_code == 200, answer.text
+    assert (await anyone.get("/leaderboard/stability?competition=spring")).json()["pairs"] == []
+    await world.scores.loop.run_once()
+    for asked in ("", f"&submission={BAD}"):
+        frozen = await anyone.get(f"/leaderboard/stability?competition=spring{asked}")
+        assert frozen.json()["pairs"] == running["pairs"] != [], frozen.text
+    rows = (await anyone.get("/leaderboard?competition=spring")).json()["rows"]
+    row = next(one for one in rows if one["submission_id"] == BAD)
+    assert row["neighbour"] == running["pairs"][0]
+    assert "Votes that decide" in (await anyone.get("http://test/?competition=spring")).text
+    missing = await anyone.get("/leaderboard/stability?competition=spring&submission=silent_v1")
+    assert missing.status_code == 404
+    text = (await anyone.get("http://test/leaderboard.csv?competition=spring")).text
+    lines = {line["submission_id"]: line for line in csv.DictReader(io.StringIO(text))}
+    assert lines[BAD]["neighbour"] == GOOD
+    assert lines[BAD]["deciding_votes"] == str(row["neighbour"]["votes"] or "")
+    assert lines[GOOD]["neighbour"] == ""
+
+
+async def test_erasure_leaves_no_deciding_votes_of_another_order(world: Board) -> None:
+    await world.competitions.put(
+        "spring", CompetitionRequest(name="Spring", starts_at=world.clock.now())
+    )
+    votes = ((name, f"user-{n}", name == GOOD) for n in range(9) for name in (GOOD, BAD))
+    await rate_all(world, world.backend, votes, competition="spring")
+    admin = await world.http(Role.ADMIN)
+    await admin.post("/competitions/spring/freeze")
+    eraser = await world.account(Role.ADMIN, "eraser")
+    for number in range(9):
+        await world.erasures.erase(eraser, ErasureRequest(user_id=f"user-{number}"))
+    await world.scores.loop.run_once()
+    anyone = world.http_with({})
+    assert (await anyone.get("/leaderboard/stability?competition=spring")).json()["pairs"] == []
+    assert await world.platform.rooms.leaderboard.seasons.unweighed() == []
 
 
 async def test_by_strengths_so_many_votes_do_it(world: Board) -> None:

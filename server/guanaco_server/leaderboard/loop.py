@@ -12,9 +12,11 @@ from collections.abc import Awaitable, Callable
 
 from sqlalchemy.exc import DBAPIError
 
+from guanaco.errors import NewerVersionNeeded
 from guanaco_server.database.commits import CommitWatch
 from guanaco_server.leaderboard.counting.counter import ScoreCounter
 from guanaco_server.leaderboard.ranking.standings import StandingsPublisher
+from guanaco_server.leaderboard.seasons.service import SeasonService
 from guanaco_server.leaderboard.stability import StabilityService
 from guanaco_server.leaderboard.verdict import VerdictService
 from guanaco_server.runtime.background import Background
@@ -35,12 +37,14 @@ class ScoreLoop:
         standings: StandingsPublisher,
         verdicts: VerdictService,
         stability: StabilityService,
+        seasons: SeasonService,
         commits: CommitWatch,
     ) -> None:
         self._counter = counter
         self._standings = standings
         self._verdicts = verdicts
         self._stability = stability
+        self._seasons = seasons
         self._has_verdicts = asyncio.Event()  # to look at, as boards were ranked
         self._has_pairs = asyncio.Event()
         self._commits = commits
@@ -106,6 +110,17 @@ class ScoreLoop:
             except BaseException:
                 waiting.add(competition)
                 raise
+        return computed_s + await self._weigh_seasons()
+
+    async def _weigh_seasons(self) -> float:
+        """Do the same for each frozen board, once."""
+        computed_s = 0.0
+        for competition in await self._seasons.unweighed():
+            try:
+                ballots = await self._seasons.ballots(competition)
+            except NewerVersionNeeded:  # the newer version weighs it
+                continue
+            computed_s += await self._stability.note_season(competition, ballots)
         return computed_s
 
     async def _count(self) -> None:

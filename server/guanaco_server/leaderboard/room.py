@@ -61,6 +61,7 @@ def build_leaderboard(
 ) -> LeaderboardRoom:
     verdicts = VerdictService(database, clock, competitions, submissions)
     stability = StabilityService(database, clock, competitions, submissions)
+    seasons = SeasonService(database, submissions, competitions)
     counter = ScoreCounter(database, clock, submissions, competitions, DEFINITIONS)
     return LeaderboardRoom(
         leaderboard=LeaderboardService(database, clock, submissions, competitions),
@@ -74,10 +75,11 @@ def build_leaderboard(
             StandingsPublisher(database, clock, competitions, submissions),
             verdicts,
             stability,
+            seasons,
             database.watch_commits(),
         ),
         history=ScoreHistoryReader(database, clock),
         counts=RatingCounts(database),
         flags=FlagService(database, clock, competitions, DuelReader(database, submissions), audit),
-        seasons=SeasonService(database, submissions, competitions),
+        seasons=seasons,
     )

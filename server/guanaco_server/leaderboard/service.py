@@ -75,7 +75,7 @@ class LeaderboardService:
             for submission_id, rank, score, low, high, metrics in found
         }
         final = read_entries(frozen.ranking) if frozen else None
-        pairs = {one.lower: one.pair for one in kept[1]} if kept and final is None else {}
+        pairs = {one.lower: one.pair for one in kept[1]} if kept else {}
         metrics = {one: self._metrics_of(competition_id, one, shown) for one in shown}
         rated = {one for one, found in metrics.items() if found.feedback_count or found.duels}
         rows = [
@@ -87,7 +87,12 @@ class LeaderboardService:
                 metrics.get(brief.id),
             )
             if final is None
-            else _final_row(brief, final.get(brief.id, NO_VOTES), metrics.get(brief.id))
+            else _final_row(
+                brief,
+                final.get(brief.id, NO_VOTES),
+                pairs.get(brief.id),
+                metrics.get(brief.id),
+            )
             for brief in _listed(
                 competition, await self._submissions.catalog.briefs(may_be_stale=True), rated, final
             )
@@ -206,10 +211,13 @@ def _listed(
 
 
 def _final_row(
-    brief: SubmissionBrief, final: SeasonEntry, metrics: SubmissionMetrics | None
+    brief: SubmissionBrief,
+    final: SeasonEntry,
+    pair: StabilityPair | None,
+    metrics: SubmissionMetrics | None,
 ) -> LeaderboardRow:
     shown = (final.rank, final.score, final.low, final.high, "")
-    return _row(brief, shown, None, final.with_votes(metrics or _empty_metrics(brief)))
+    return _row(brief, shown, pair, final.with_votes(metrics or _empty_metrics(brief)))
 
 
 def _empty_metrics(brief: SubmissionBrief) -> SubmissionMetrics:

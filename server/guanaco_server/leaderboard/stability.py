@@ -1,6 +1,6 @@
 """Says for each pair of neighbours on a board how few votes decide it (ranking/strengths/influence.py).
 
-The process that ranks finds the pairs after a ranking, and stores them for everybody to read.
+The process that ranks finds the pairs after a ranking, and once for each frozen board, and stores them for everybody to read.
 """
 
 from __future__ import annotations
@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import datetime
+from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import InstrumentedAttribute
 
 from guanaco.competitions import OPEN, Competition
 from guanaco.errors import NewerVersionNeeded, SubmissionNotFound
@@ -23,7 +25,9 @@ from guanaco_server.duels.counting import DuelCounts
 from guanaco_server.leaderboard.field import Field, leader_in_duels, read_field
 from guanaco_server.leaderboard.ranking import queries
 from guanaco_server.leaderboard.ranking.strengths.influence import BoardPairs, Pair, RankedVotes
-from guanaco_server.leaderboard.tables import BoardPairsRow
+from guanaco_server.leaderboard.seasons import queries as season_queries
+from guanaco_server.leaderboard.seasons.document import read_entries
+from guanaco_server.leaderboard.tables import BoardPairsRow, SeasonRow
 from guanaco_server.runtime import threads
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.statistics.duel_decisions import fewest_duels, needed_evidence
@@ -53,15 +57,14 @@ class PairReader:
     async def read(
         self, session: AsyncSession, competition: Competition
     ) -> tuple[datetime, list[KeptPair]] | None:
-        """Return when the pairs of a board were found, and them, in the board's order; None if they were not by its present rule."""
-        row = BoardPairsRow
-        is_of = (row.competition == competition.id) & (row.ranking == competition.ranking)
-        at = await session.scalar(select(row.at).where(is_of))
+        """Return of when the pairs of a board are, and them, in the board's order; None if they were not found by its present rule."""
+        at_column, pairs, is_of = _kept_at(competition)
+        at = await session.scalar(select(at_column).where(is_of))
         if at is None:
             return None
         known = self._parsed.get(competition.id)
         if known is None or known[0] != at:
-            text = await session.scalar(select(row.pairs).where(is_of))
+            text = await session.scalar(select(pairs).where(is_of))
             known = self._parsed[competition.id] = (at, _KEPT.validate_json(text or "[]"))
         return known
 
@@ -89,22 +92,22 @@ class StabilityService:
         Counting and rankings go on meanwhile: it takes its turns between them, and rests.
         """
         now = self._clock.now()
-        board = await threads.BACKGROUND.run(BoardPairs, ballots)
-        kept: list[KeptPair] = []
-        computed_s = 0.0
-        for start in range(0, len(board.neighbours), AT_ONCE):
-            found, took_s = await threads.BACKGROUND.run(_weakest, board, start)
-            kept += found
-            computed_s += took_s
-            if len(kept) < len(board.neighbours):
-                await asyncio.sleep(REST * took_s)
+        pairs, computed_s = await _find(ballots)
         row = {
             "competition": competition_id,
             "ranking": ballots.rule,
-            "pairs": _KEPT.dump_json(kept).decode(),
+            "pairs": pairs,
             "at": now,
         }
         await self._database.write_unit(lambda session: upsert(session, BoardPairsRow, [row]))
+        return computed_s
+
+    async def note_season(self, competition_id: str, ballots: RankedVotes | None) -> float:
+        """Do the same for a frozen board, once and for all; None notes that nothing can be said of it."""
+        pairs, computed_s = ("[]", 0.0) if ballots is None else await _find(ballots)
+        await self._database.write_unit(
+            lambda session: season_queries.keep_pairs(session, competition_id, pairs)
+        )
         return computed_s
 
     async def pairs(
@@ -121,9 +124,7 @@ class StabilityService:
             raise NewerVersionNeeded(f"a competition that is ranked by {competition.ranking}")
         async with self._database.read(may_be_stale=True) as session:
             if submission_id is not None:
-                shown = await queries.of_submission(session, submission_id, competition_id)
-                if shown is None or shown.rank is None:
-                    raise SubmissionNotFound(submission_id)
+                await _require_rank(session, competition, submission_id)
             at, kept = await self._pairs.read(session, competition) or (self._clock.now(), [])
         pairs = [one.pair for one in kept]
         if submission_id is not None:
@@ -144,6 +145,47 @@ class StabilityService:
         async with self._database.read(may_be_stale=True) as session:
             field = await read_field(session, competition, serving, self._clock.now())
         return await threads.PAGES.run(_settled, counts, competition.assignment.within, field)
+
+
+def _kept_at(
+    competition: Competition,
+) -> tuple[InstrumentedAttribute[datetime], InstrumentedAttribute[Any], ColumnElement[bool]]:
+    """Return the columns that say of when the pairs are, and them, with the condition for their row."""
+    if competition.frozen_at is None:
+        row = BoardPairsRow
+        is_of = (row.competition == competition.id) & (row.ranking == competition.ranking)
+        return row.at, row.pairs, is_of
+    season = SeasonRow
+    is_of = (season.competition == competition.id) & season.pairs.is_not(None)
+    return season.frozen_at, season.pairs, is_of
+
+
+async def _require_rank(
+    session: AsyncSession, competition: Competition, submission_id: str
+) -> None:
+    """SubmissionNotFound for one without a rank on the competition's board."""
+    if competition.frozen_at is None:
+        shown = await queries.of_submission(session, submission_id, competition.id)
+        is_ranked = shown is not None and shown.rank is not None
+    else:
+        season = await season_queries.season(session, competition.id)
+        is_ranked = season is not None and submission_id in read_entries(season.ranking)
+    if not is_ranked:
+        raise SubmissionNotFound(submission_id)
+
+
+async def _find(ballots: RankedVotes) -> tuple[str, float]:
+    """Return the pairs as they are kept, and how many seconds of computing they took."""
+    board = await threads.BACKGROUND.run(BoardPairs, ballots)
+    kept: list[KeptPair] = []
+    computed_s = 0.0
+    for start in range(0, len(board.neighbours), AT_ONCE):
+        found, took_s = await threads.BACKGROUND.run(_weakest, board, start)
+        kept += found
+        computed_s += took_s
+        if len(kept) < len(board.neighbours):
+            await asyncio.sleep(REST * took_s)
+    return _KEPT.dump_json(kept).decode(), computed_s
 
 
 def _weakest(board: BoardPairs, start: int) -> tuple[list[KeptPair], float]:

@@ -259,7 +259,7 @@ class BoardPairsRow(Table):
 
 
 class SeasonRow(Table):
-    """A frozen competition's final ranking, byte for byte (seasons/document.py)."""
+    """A frozen competition's final ranking, byte for byte (seasons/document.py); ``pairs`` is as in BoardPairsRow, and null until it is found."""
 
     __tablename__ = "seasons"
 
@@ -267,3 +267,4 @@ class SeasonRow(Table):
     frozen_at: Mapped[datetime] = mapped_column(UtcDateTime)
     ranking: Mapped[bytes] = mapped_column(LargeBinary)
     sha256: Mapped[str] = mapped_column(String(64))
+    pairs: Mapped[str | None] = mapped_column(Text)

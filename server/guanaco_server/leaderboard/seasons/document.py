@@ -55,9 +55,11 @@ from guanaco_server.leaderboard.ranking.rules import (
     standings,
 )
 from guanaco_server.leaderboard.ranking.strengths import bradley_terry
+from guanaco_server.leaderboard.ranking.strengths.influence import RankedVotes
 from guanaco_server.statistics.votes import VoteCount
 
 SCHEMA = 7
+FOR_ONE_LOOK = 1
 SCHEMAS = (1, 2, 3, 4, 5, 6, 7)
 WITH_DUELS = (3, 5, 6)
 BY_FIRST_VOTES = (4, 5, 6, 7)
@@ -197,7 +199,7 @@ def final_ranking(
         counts,
         by_user.ids,
         by_user.comparable(),
-        is_for_one_look=schema == 1,
+        is_for_one_look=schema == FOR_ONE_LOOK,
         fit=bradley_terry.fit if strengths is None else lambda _votes, _size: strengths,
     )
     content: dict[str, object] = {} if schema == 1 else {"schema": schema}
@@ -217,6 +219,23 @@ def final_ranking(
         content["duels"] = _duel_lines(competition, duels, strengths)
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return text.encode()
+
+
+def ballots_of(
+    competition: Competition,
+    ratings: Collection[RecordedRating],
+    owners: Mapping[str, Owner],
+    allowed: AllowedFlags,
+    schema: int,
+    duels: DuelVotes,
+) -> RankedVotes:
+    """Return the votes that ``final_ranking`` ranks, of the same arguments."""
+    is_first = schema in BY_FIRST_VOTES
+    votes = [
+        (one.user, one.submission_id, one.up(is_first=is_first))
+        for one in counted_votes(competition, ratings, owners, allowed, schema)
+    ]
+    return RankedVotes.of(competition.ranking, votes, duels)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from sqlalchemy import select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -12,6 +13,20 @@ from guanaco_server.leaderboard.tables import SeasonRow
 
 async def season(session: AsyncSession, competition: str) -> SeasonRow | None:
     return await session.get(SeasonRow, competition)
+
+
+async def unweighed(session: AsyncSession) -> list[str]:
+    """Return the competitions whose season does not say yet how few votes decide."""
+    found = await session.scalars(
+        select(SeasonRow.competition).where(SeasonRow.pairs.is_(None)).order_by(SeasonRow.frozen_at)
+    )
+    return list(found)
+
+
+async def keep_pairs(session: AsyncSession, competition: str, pairs: str) -> None:
+    await session.execute(
+        update(SeasonRow).where(SeasonRow.competition == competition).values(pairs=pairs)
+    )
 
 
 async def keep_season(

@@ -18,16 +18,22 @@ from guanaco_server.accounts.audit import Actor
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.feedback import records
+from guanaco_server.feedback.records import RecordedRating
 from guanaco_server.leaderboard.flags import queries as flag_queries
 from guanaco_server.leaderboard.flags.rules import Owner
-from guanaco_server.leaderboard.ranking.duels.duel_table import NO_DUELS
+from guanaco_server.leaderboard.ranking.duels.duel_table import NO_DUELS, DuelVotes
 from guanaco_server.leaderboard.ranking.duels.duel_votes import DuelReader
+from guanaco_server.leaderboard.ranking.strengths.influence import RankedVotes
 from guanaco_server.leaderboard.seasons import queries
 from guanaco_server.leaderboard.seasons.document import (
+    FOR_ONE_LOOK,
     SCHEMA,
     SCHEMAS,
     WITH_WITHDRAWN,
+    AllowedFlags,
+    ballots_of,
     final_ranking,
+    read_entries,
     schema_of,
     takes_duels,
 )
@@ -80,8 +86,7 @@ class SeasonService:
         season = await self.find(competition_id)
         competition = await self._competitions.find(competition_id)
         stored = season.ranking.encode()
-        if (schema := schema_of(stored)) not in SCHEMAS:
-            raise NewerVersionNeeded(f"a season whose document has schema {schema}")
+        schema = _known_schema(stored)
         _require_known_rule(competition)
         content = await self._rank(competition, season.frozen_at, schema)
         sha256 = hashlib.sha256(content).hexdigest()
@@ -92,7 +97,39 @@ class SeasonService:
             is_same=content == stored and sha256 == season.sha256,
         )
 
+    async def unweighed(self) -> list[str]:
+        """Return the frozen competitions of which nobody has found yet how few votes decide between neighbours."""
+        async with self._database.read() as session:
+            return await queries.unweighed(session)
+
+    async def ballots(self, competition_id: str) -> RankedVotes | None:
+        """Return the votes behind a season's ranking; None if its intervals were for one look, or if what is recorded gives another order now, as after erasures.
+
+        Raises:
+            NewerVersionNeeded: A newer version has frozen the season, by a rule or a schema that this version does not know.
+        """
+        season = await self.find(competition_id)
+        competition = await self._competitions.find(competition_id)
+        document = season.ranking.encode()
+        schema = _known_schema(document)
+        _require_known_rule(competition)
+        if schema == FOR_ONE_LOOK:
+            return None
+        recorded = await self._recorded(competition, season.frozen_at, schema)
+        return await threads.BACKGROUND.run(
+            _same_ballots, document, competition, *recorded, schema=schema
+        )
+
     async def _rank(self, competition: Competition, frozen_at: datetime, schema: int) -> bytes:
+        ratings, owners, allowed, duels = await self._recorded(competition, frozen_at, schema)
+        return await threads.BACKGROUND.run(
+            final_ranking, competition, ratings, owners, allowed, schema, duels
+        )
+
+    async def _recorded(
+        self, competition: Competition, frozen_at: datetime, schema: int
+    ) -> tuple[list[RecordedRating], dict[str, Owner], AllowedFlags, DuelVotes]:
+        """Read what a ranking by this schema is computed from."""
         owners = {
             brief.id: Owner(brief.account_id, brief.developer)
             for brief in await self._submissions.catalog.briefs()
@@ -106,9 +143,13 @@ class SeasonService:
         if takes_duels(competition, schema):
             reader = DuelReader(self._database, self._submissions)
             duels = await reader.valid(competition, schema=schema)
-        return await threads.BACKGROUND.run(
-            final_ranking, competition, ratings, owners, allowed, schema, duels
-        )
+        return ratings, owners, allowed, duels
+
+
+def _known_schema(document: bytes) -> int:
+    if (schema := schema_of(document)) not in SCHEMAS:
+        raise NewerVersionNeeded(f"a season whose document has schema {schema}")
+    return schema
 
 
 def _require_known_rule(competition: Competition) -> None:
@@ -123,3 +164,20 @@ def _read(row: SeasonRow) -> Season:
         sha256=row.sha256,
         ranking=row.ranking.decode(),
     )
+
+
+def _same_ballots(
+    document: bytes,
+    competition: Competition,
+    ratings: list[RecordedRating],
+    owners: dict[str, Owner],
+    allowed: AllowedFlags,
+    duels: DuelVotes,
+    *,
+    schema: int,
+) -> RankedVotes | None:
+    """Return the votes, unless they rank in another order than the document."""
+    ballots = ballots_of(competition, ratings, owners, allowed, schema, duels)
+    ranked = {one.submission_id: one.rank for one in ballots.standings()}
+    final = {one: entry.rank for one, entry in read_entries(document).items()}
+    return ballots if list(ranked.items()) == list(final.items()) else None

@@ -37,6 +37,12 @@ CSV_COLUMNS = (
     "score", "score_low", "score_high", "thumbs_up", "thumbs_down", "thumbs_up_ratio", "interval_low", "interval_high",
     "feedback_count", "conversation_count", "mean_conversation_length",
 )  # fmt: skip
+NEIGHBOUR_COLUMNS = {
+    "neighbour": "above",
+    "stands_apart": "are_apart",
+    "deciding_votes": "votes",
+    "deciding_votes_are_fewest": "is_fewest",
+}
 
 
 def add_routes(routes: Routes, web: WebRoom) -> None:
@@ -169,11 +175,15 @@ def _require_sweep(board: Leaderboard, sweep: str) -> None:
 def _csv(rows: Sequence[LeaderboardRow]) -> str:
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(CSV_COLUMNS)
+    writer.writerow((*CSV_COLUMNS, *NEIGHBOUR_COLUMNS))
     for row in rows:
-        cells = row.model_dump(mode="json", include=set(CSV_COLUMNS))
+        cells = row.model_dump(mode="json", include={*CSV_COLUMNS, "neighbour"})
+        neighbour = cells["neighbour"] or {}
         writer.writerow(
             plain_cell(cell) if isinstance(cell, str) else cell
-            for cell in (cells[column] for column in CSV_COLUMNS)
+            for cell in (
+                *(cells[column] for column in CSV_COLUMNS),
+                *(neighbour.get(name) for name in NEIGHBOUR_COLUMNS.values()),
+            )
         )
     return text.getvalue()
