@@ -34,6 +34,8 @@ from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
 from guanaco_server.leaderboard.ranking.standings import StandingsPublisher
 from guanaco_server.runtime.clock import SystemClock
+from guanaco_server.runtime.garbage import GarbageCollection
+from guanaco_server.serve import SWITCH_S
 from tests.fixtures.postgres import PostgresServer, kept_server, running_server
 from tests.fixtures.world import World
 
@@ -300,12 +302,16 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def follow(url: str) -> None:
-    """The second process: what a worker does."""
+    """The second process: what a worker does, with the collections of garbage and the switches of threads of one."""
     world = RealTimeWorld(Database(url))
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    garbage = GarbageCollection(lambda: 0)
+    garbage.start()
+    sys.setswitchinterval(SWITCH_S)
     await world.scores.loop.start()
     await stopped.wait()
+    await garbage.stop()
     with suppress(asyncio.CancelledError):
         await world.scores.loop.stop()
     await world.database.close()

@@ -23,6 +23,7 @@ from guanaco_server.formats.safetensors_header import read_header
 from tests.fixtures.artifacts import KEY, HttpStore, Tensor, flip_byte, write_artifact
 from tests.fixtures.engine_interpreter import EngineInterpreter
 from tests.fixtures.forked import forked_server
+from tests.fixtures.plain_http import plain_http
 from tests.fixtures.ports import free_port
 from tests.fixtures.up import eventually
 
@@ -109,13 +110,13 @@ def says(process: subprocess.Popen[bytes], url: str, log: Path) -> str:
     def look() -> httpx.Response | None:
         assert process.poll() is None, log.read_text()[-3_000:]
         try:
-            return httpx.get(f"{url}/health")
+            return plain_http.get(f"{url}/health")
         except httpx.HTTPError:
             return None
 
     eventually(look, "model server", READY_S)
     asked = {"model": "tiny", "prompt": "Hello", "max_tokens": 8, "temperature": 0}
-    answer = httpx.post(f"{url}/v1/completions", json=asked, timeout=60)
+    answer = plain_http.post(f"{url}/v1/completions", json=asked, timeout=60)
     return str(answer.json()["choices"][0]["text"])
 
 
