@@ -194,6 +194,7 @@ async def test_a_message_during_a_reply_is_refused(database: Database) -> None:
         await begun.wait()
         second = await http.post(f"{path}/messages", json={"content": "Hello?"})
         assert (second.status_code, second.json()["error"]) == (409, "conversation_busy")
+        assert second.headers["Retry-After"] == "2"
         go_on.set()
         assert (await first).json()["content"] == "All well."
 

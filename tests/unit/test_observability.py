@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from guanaco.errors import ModelTimedOut
 from guanaco_server.observability.exposition import Exposition, scrape
-from guanaco_server.observability.logs import JsonFormatter, TextFormatter
+from guanaco_server.observability.logs import JsonFormatter, Repeats, TextFormatter
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.observability.redaction import Redaction
 from guanaco_server.observability.scope import request_ids, scope
@@ -85,6 +85,22 @@ def test_json_lines_carry_the_ids_of_whose_work_it_is() -> None:
         "info",
     )
     assert "request_id" not in json.loads(formatter.format(record("later")))
+
+
+def test_the_same_warning_is_written_once_a_minute_and_counted() -> None:
+    repeats = Repeats()
+
+    def said(at: float, submission_id: str = "acme-tiny_v1", level: int = logging.WARNING) -> str:
+        found = logging.LogRecord("loop", level, "", 0, "no %s", ("database",), None)
+        found.created = at
+        with scope(submission_id=submission_id):
+            return found.getMessage() if repeats.filter(found) else ""
+
+    assert [said(at) for at in (0.0, 1.0, 59.0)] == ["no database", "", ""]
+    assert said(2.0, "another_v1") == "no database"
+    assert [said(3.0, level=logging.INFO) for _ in range(2)] == ["no database"] * 2
+    assert said(61.0) == "no database (repeated 2 times since)"
+    assert said(122.0) == "no database"
 
 
 @pytest.mark.parametrize(

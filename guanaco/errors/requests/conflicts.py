@@ -67,6 +67,7 @@ class IdempotencyConflict(Conflict):
 
 class RequestInProgress(Conflict):
     code = "request_in_progress"
+    retry_after_s = 2.0
 
     def __init__(self) -> None:
         super().__init__(
@@ -92,7 +93,10 @@ class RewardInUse(Conflict):
 
 
 class ConversationBusy(Conflict):
+    """Another turn is under way; after a process died in one it may take 20 s until the next can begin."""
+
     code = "conversation_busy"
+    retry_after_s = 2.0
 
     def __init__(self) -> None:
         super().__init__(

@@ -55,6 +55,8 @@ KNOWS_WHEN = (
     errors.TooManyRatings,
     errors.TooManyAttempts,
     errors.TooManySubmissions,
+    errors.ConversationBusy,
+    errors.RequestInProgress,
 )
 DATABASE_AWAY = (OperationalError, InterfaceError, NoConnectionLeft)
 POSTGRESQL_DISK_FULL = "53100"
@@ -85,8 +87,8 @@ def answer(error: errors.GuanacoError) -> JSONResponse:
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     if isinstance(error, errors.MethodNotAllowed):
         headers["Allow"] = error.allowed
-    if status in RETRY_AFTER_S:
-        headers["Retry-After"] = _retry_after(error) or RETRY_AFTER_S[status]
+    if seconds := _retry_after(error) or RETRY_AFTER_S.get(status):
+        headers["Retry-After"] = seconds
     return JSONResponse(error.to_wire(), status_code=status, headers=headers)
 
 

@@ -39,6 +39,7 @@ SENTENCES = {
 OTHER = "Faults of the HTTP request itself (400, 405, 408, 431)."
 HEADERS = {
     401: ("WWW-Authenticate", "`Bearer`"),
+    409: ("Retry-After", "Seconds, where waiting may help."),
     429: ("Retry-After", "Seconds."),
     503: ("Retry-After", "Seconds."),
     504: ("Retry-After", "Seconds."),
