@@ -89,7 +89,7 @@ def _print_sharing(report: StressReport) -> None:
     if report.beside is not None and report.beside.submissions:
         console.line(
             f"{report.beside.submissions} other submissions shared the model server;"
-            f" beside the check {report.beside.mean:.1f} of their requests were under way, {report.beside.most} at most."
+            f" beside the check {report.beside.mean:.1f} of their sequences were under way, {report.beside.most} at most."
         )
 
 

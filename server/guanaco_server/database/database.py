@@ -33,6 +33,7 @@ from sqlalchemy import (
     func,
     select,
     text,
+    tuple_,
 )
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import (
@@ -385,6 +386,25 @@ def among(
         return column == any_(cast(list(values), ARRAY(String)))
     listed = func.json_each(json.dumps(list(values))).table_valued("value")
     return column.in_(select(listed.c.value))
+
+
+def among_rows(
+    session: AsyncSession,
+    columns: Sequence[InstrumentedAttribute[str]],
+    rows: Iterable[Sequence[str]],
+) -> ColumnElement[bool]:
+    """``(columns) IN (rows)``, as ``among``. On SQLite the first column's index is used, on PostgreSQL any."""
+    wanted = list(rows)
+    if session.get_bind().dialect.name == "postgresql":
+        sides = (list(side) for side in zip(*wanted, strict=True))
+        return tuple_(*columns).in_(
+            select(*(func.unnest(cast(side, ARRAY(String))) for side in sides))
+        )
+    each = func.json_each(json.dumps(wanted)).table_valued("value")
+    parts = (func.json_extract(each.c.value, f"$[{at}]") for at in range(len(columns)))
+    return among(session, columns[0], {row[0] for row in wanted}) & tuple_(*columns).in_(
+        select(*parts)
+    )
 
 
 def _nothing(_connection: ResultConnection) -> None:

@@ -58,7 +58,7 @@ async def count_conversations(
     """Count conversations as they were measured."""
     ids = [conversation.id for conversation in conversations]
     known = {row.conversation_id: row for row in await queries.counted_conversations(session, ids)}
-    rows, users = [], set()
+    rows, visitors = [], set()
     for conversation in conversations:
         new = measured[conversation.id]
         old = known.get(conversation.id)
@@ -73,10 +73,12 @@ async def count_conversations(
         )
         rows.append(_columns(conversation, new, text, definitions.version))
         if has_other_days:
-            users.add(conversation.user_key)
+            visitors.add(
+                (conversation.user_key, conversation.competition, conversation.submission_id)
+            )
     await upsert(session, CountedConversationRow, rows)
     session.expunge_all()  # the rows just written are read again below
-    await count_visits(session, users, deltas)
+    await count_visits(session, visitors, deltas)
 
 
 async def drop_gone(session: AsyncSession, submission_id: str, deltas: Deltas) -> None:
@@ -87,8 +89,7 @@ async def drop_gone(session: AsyncSession, submission_id: str, deltas: Deltas) -
     await queries.drop_counted_conversations(session, [row.conversation_id for row in gone])
     session.expunge_all()
     visits = await queries.visits_of_submission(session, submission_id)
-    users = {row.user_key for row in rows} | {row.user_key for row in visits}
-    await count_visits(session, users, deltas)
+    await count_visits(session, _visitors(rows) | _visitors(visits), deltas)
 
 
 async def drop_deleted(
@@ -101,19 +102,20 @@ async def drop_deleted(
         deltas.replace(key, Aggregate.from_json(row.tally), None)
     await queries.drop_counted_conversations(session, [row.conversation_id for row in rows])
     session.expunge_all()
-    await count_visits(session, {row.user_key for row in rows}, deltas)
+    await count_visits(session, _visitors(rows), deltas)
 
 
-async def count_visits(session: AsyncSession, users: Iterable[str], deltas: Deltas) -> None:
-    """Count the visits of these users again, from the days of all their conversations."""
-    users = list(users)
-    if not users:
+async def count_visits(
+    session: AsyncSession, visitors: Collection[queries.VisitKey], deltas: Deltas
+) -> None:
+    """Count visits again, from the days of all conversations that these users had with these submissions."""
+    if not visitors:
         return
-    days = await queries.days(session, users)
+    days = await queries.days(session, visitors)
     known = {
         (user, competition, submission): Visit(first_day, has_returned)
         for user, competition, submission, first_day, has_returned in await queries.visits(
-            session, users
+            session, visitors
         )
     }
     rows = []
@@ -140,6 +142,12 @@ async def count_visits(session: AsyncSession, users: Iterable[str], deltas: Delt
                 }
             )
     await upsert(session, VisitRow, rows)
+
+
+def _visitors(
+    rows: Iterable[CountedConversationRow | queries.CountedConversation | VisitRow],
+) -> set[queries.VisitKey]:
+    return {(row.user_key, row.competition, row.submission_id) for row in rows}
 
 
 def _columns(

@@ -10,7 +10,7 @@ from sqlalchemy import case, delete, exists, func, literal_column, select, updat
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco_server.database.bulk import upsert
-from guanaco_server.database.database import among
+from guanaco_server.database.database import among, among_rows
 from guanaco_server.leaderboard.counting.aggregate import UserKey
 from guanaco_server.leaderboard.counting.measurement import MARK
 from guanaco_server.leaderboard.tables import (
@@ -27,6 +27,8 @@ from guanaco_server.leaderboard.tables import (
 )
 
 UNSYNCED = {"synchronize_session": False}
+
+VisitKey = tuple[str, str, str]  # user, competition, submission
 
 
 async def lock_counting(session: AsyncSession) -> int:
@@ -218,15 +220,14 @@ async def drop_counted_conversations(
     )
 
 
-async def days(
-    session: AsyncSession, user_keys: Iterable[str]
-) -> dict[tuple[str, str, str], list[int]]:
-    """Return the first two days of each conversation, by (user, competition, submission)."""
+async def days(session: AsyncSession, keys: Iterable[VisitKey]) -> dict[VisitKey, list[int]]:
+    """Return the first two days of each conversation that a user had with a submission."""
     row = CountedConversationRow
-    statement = select(
-        row.user_key, row.competition, row.submission_id, row.first_day, row.second_day
-    ).where(among(session, row.user_key, user_keys))
-    found: dict[tuple[str, str, str], list[int]] = {}
+    columns = (row.user_key, row.competition, row.submission_id)
+    statement = select(*columns, row.first_day, row.second_day).where(
+        among_rows(session, columns, keys)
+    )
+    found: dict[VisitKey, list[int]] = {}
     for user, competition, submission, first, second in await session.execute(statement):
         known = found.setdefault((user, competition, submission), [])
         known.extend(day for day in (first, second) if day is not None)
@@ -234,14 +235,13 @@ async def days(
 
 
 async def visits(
-    session: AsyncSession, user_keys: Iterable[str]
+    session: AsyncSession, keys: Iterable[VisitKey]
 ) -> Sequence[SqlRow[str, str, str, int, bool]]:
     """Return user, competition, submission, first day and whether the user returned, as plain rows since they are many."""
     row = VisitRow
+    columns = (row.user_key, row.competition, row.submission_id)
     rows = await session.execute(
-        select(
-            row.user_key, row.competition, row.submission_id, row.first_day, row.has_returned
-        ).where(among(session, row.user_key, user_keys))
+        select(*columns, row.first_day, row.has_returned).where(among_rows(session, columns, keys))
     )
     return rows.all()
 
