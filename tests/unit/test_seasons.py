@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -110,7 +109,7 @@ def test_a_new_season_has_the_intervals_of_the_board() -> None:
 def test_older_schemas_rank_by_the_latest_votes_for_ever() -> None:
     """Everybody rates once more, and down: schemas 1 to 3 see nothing but that."""
     again = [
-        replace(one, id=f"{one.id}_again", thumbs_up=False, at=one.at + timedelta(hours=3))
+        one._replace(id=f"{one.id}_again", thumbs_up=False, at=one.at + timedelta(hours=3))
         for one in RATINGS
     ]
     for schema in (1, 2, 3):

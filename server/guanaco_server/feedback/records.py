@@ -7,9 +7,8 @@ counted before.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
@@ -30,15 +29,15 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
 from guanaco_server.chat.conversations.records import user_id_of, user_key
+from guanaco_server.database.bulk import plain_rows
 from guanaco_server.database.database import among
 from guanaco_server.feedback import queries
 from guanaco_server.feedback.tables import FeedbackRow, RatingChangeRow
 from guanaco_server.statistics.votes import VoteCount
 
 
-@dataclass(frozen=True)
-class RecordedRating:
-    """A rating; ``account_id`` is the account of the backend that had the conversation.
+class RecordedRating(NamedTuple):
+    """A rating, as a plain row since they are many; ``account_id`` is the account of the backend that had the conversation.
 
     ``first_up`` is the thumb as it was given, ``thumbs_up`` what it was changed to; ``given_up`` is None if it was never changed.
     One that was withdrawn is no rating any more, but stays a first vote.
@@ -303,7 +302,7 @@ async def _read(
     session: AsyncSession,
     statement: Select[str, str, str, str, str, str, bool, datetime, bool, bool | None],
 ) -> list[RecordedRating]:
-    return [RecordedRating(*row) for row in await session.execute(statement)]
+    return [RecordedRating(*row) for row in await plain_rows(session, statement)]
 
 
 async def first_votes_by_variant(

@@ -30,6 +30,7 @@ from sqlalchemy.orm import aliased
 
 from guanaco.chat import Sender
 from guanaco_server.chat.tables import AskRow, ConversationRow, MessageRow
+from guanaco_server.database.bulk import plain_rows
 from guanaco_server.database.database import among
 from guanaco_server.database.types import JsonColumn
 from guanaco_server.routing.snapshot import DecisionRecord
@@ -312,7 +313,7 @@ async def messages(session: AsyncSession, ids: Iterable[str]) -> Sequence[Messag
         .where(among(session, MessageRow.conversation_id, ids), MessageRow.is_imported.is_(False))
         .order_by(MessageRow.conversation_id, MessageRow.position)
     )
-    return (await session.execute(statement)).all()
+    return await plain_rows(session, statement)
 
 
 def by_conversation(read: Iterable[MessageAsRead]) -> dict[str, list[RecordedMessage]]:

@@ -9,7 +9,7 @@ from sqlalchemy import Row as SqlRow
 from sqlalchemy import case, delete, exists, func, literal_column, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco_server.database.bulk import upsert
+from guanaco_server.database.bulk import plain_rows, upsert
 from guanaco_server.database.database import among, among_rows
 from guanaco_server.leaderboard.counting.aggregate import UserKey
 from guanaco_server.leaderboard.counting.measurement import MARK
@@ -186,7 +186,8 @@ async def counted_conversations(
     session: AsyncSession, conversation_ids: Iterable[str]
 ) -> list[CountedConversation]:
     row = CountedConversationRow
-    rows = await session.execute(
+    rows = await plain_rows(
+        session,
         select(
             row.conversation_id,
             row.submission_id,
@@ -196,7 +197,7 @@ async def counted_conversations(
             row.first_day,
             row.second_day,
             row.definition,
-        ).where(among(session, row.conversation_id, conversation_ids))
+        ).where(among(session, row.conversation_id, conversation_ids)),
     )
     return [CountedConversation(*found) for found in rows]
 
@@ -228,7 +229,7 @@ async def days(session: AsyncSession, keys: Iterable[VisitKey]) -> dict[VisitKey
         among_rows(session, columns, keys)
     )
     found: dict[VisitKey, list[int]] = {}
-    for user, competition, submission, first, second in await session.execute(statement):
+    for user, competition, submission, first, second in await plain_rows(session, statement):
         known = found.setdefault((user, competition, submission), [])
         known.extend(day for day in (first, second) if day is not None)
     return found
@@ -240,10 +241,10 @@ async def visits(
     """Return user, competition, submission, first day and whether the user returned, as plain rows since they are many."""
     row = VisitRow
     columns = (row.user_key, row.competition, row.submission_id)
-    rows = await session.execute(
-        select(*columns, row.first_day, row.has_returned).where(among_rows(session, columns, keys))
+    return await plain_rows(
+        session,
+        select(*columns, row.first_day, row.has_returned).where(among_rows(session, columns, keys)),
     )
-    return rows.all()
 
 
 async def drop_visit(
@@ -268,12 +269,12 @@ async def votes(
 ) -> Sequence[SqlRow[str, str, str, bool, bool | None]]:
     """Return user, competition, submission, the latest and the first thumb, as plain rows since they are many."""
     row = VoteRow
-    rows = await session.execute(
+    return await plain_rows(
+        session,
         select(row.user_key, row.competition, row.submission_id, row.thumbs_up, row.first_up).where(
             among(session, row.user_key, user_keys)
-        )
+        ),
     )
-    return rows.all()
 
 
 async def withdrawn_votes(
@@ -281,12 +282,12 @@ async def withdrawn_votes(
 ) -> Sequence[SqlRow[str, str, str, bool]]:
     """Return user, competition, submission and first thumb of the votes that are withdrawn."""
     row = WithdrawnVoteRow
-    rows = await session.execute(
+    return await plain_rows(
+        session,
         select(row.user_key, row.competition, row.submission_id, row.first_up).where(
             among(session, row.user_key, user_keys)
-        )
+        ),
     )
-    return rows.all()
 
 
 async def drop_votes(

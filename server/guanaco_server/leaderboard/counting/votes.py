@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from operator import attrgetter
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -33,6 +34,8 @@ from guanaco_server.leaderboard.flags.rules import (
 )
 from guanaco_server.leaderboard.tables import VoteFlagRow, VoteRow, WithdrawnVoteRow
 from guanaco_server.statistics.votes import VoteCount
+
+IN_ORDER = attrgetter("at", "id")
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ def votes_of(
         left_out: The ids of the ratings that a rule leaves out.
     """
     found: dict[str, RecordedRating] = {}
-    for rating in sorted(ratings, key=lambda rating: (rating.at, rating.id)):
+    for rating in sorted(ratings, key=IN_ORDER):
         if rating.id not in left_out and not rating.is_withdrawn:
             found[rating.submission_id] = rating
     return found
@@ -126,7 +129,7 @@ def first_votes_of(
 ) -> dict[str, RecordedRating]:
     """Return the first rating by submission, although it may be withdrawn; otherwise as ``votes_of``."""
     found: dict[str, RecordedRating] = {}
-    for rating in sorted(ratings, key=lambda rating: (rating.at, rating.id)):
+    for rating in sorted(ratings, key=IN_ORDER):
         if rating.id not in left_out:
             found.setdefault(rating.submission_id, rating)
     return found
