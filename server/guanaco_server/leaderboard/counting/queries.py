@@ -322,14 +322,16 @@ async def withdrawn_votes_of_submission(
 async def votes_in(session: AsyncSession, competition: str) -> Sequence[tuple[str, str, bool]]:
     """Return user, submission and thumbs up of every first vote in a competition."""
     first = func.coalesce(VoteRow.first_up, VoteRow.thumbs_up)
-    rows = await session.execute(
+    rows = await plain_rows(
+        session,
         select(VoteRow.user_key, VoteRow.submission_id, first).where(
             VoteRow.competition == competition
-        )
+        ),
     )
     row = WithdrawnVoteRow
-    withdrawn = await session.execute(
-        select(row.user_key, row.submission_id, row.first_up).where(row.competition == competition)
+    withdrawn = await plain_rows(
+        session,
+        select(row.user_key, row.submission_id, row.first_up).where(row.competition == competition),
     )
     return [
         (user, submission, first_up)

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -202,14 +203,11 @@ class StandingsPublisher:
                     self._aggregates[row.competition][row.submission_id] = aggregate
                     changed[row.competition].add(row.submission_id)
                 self._has_aggregates = True
-            for one in competitions:
-                if compares_users(one.ranking) and one.id not in self._votes:
-                    self._fits.pop(
-                        one.id, None
-                    )  # one that was made under another rule knows no votes
-                    self._votes[one.id] = VotesByUser(
-                        await counting_queries.votes_in(session, one.id)
-                    )
+        for one in competitions:
+            if compares_users(one.ranking) and one.id not in self._votes:
+                # A fit that was made under another rule knows no votes.
+                self._fits.pop(one.id, None)
+                self._votes[one.id] = await self._database.read_unit(partial(_votes_in, one.id))
         return changed
 
     def _rank(
@@ -291,6 +289,10 @@ class StandingsPublisher:
 
         await self._database.write_unit(keep)
         self._hour = hour
+
+
+async def _votes_in(competition: str, session: AsyncSession) -> VotesByUser:
+    return VotesByUser(await counting_queries.votes_in(session, competition))
 
 
 def _rank_changes(

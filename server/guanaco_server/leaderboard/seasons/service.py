@@ -11,6 +11,8 @@ from __future__ import annotations
 import hashlib
 from datetime import datetime
 
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from guanaco.competitions import Competition
 from guanaco.errors import NewerVersionNeeded, SeasonNotFound
 from guanaco.leaderboard import Season, SeasonCheck
@@ -134,11 +136,14 @@ class SeasonService:
             brief.id: Owner(brief.account_id, brief.developer)
             for brief in await self._submissions.catalog.briefs()
         }
-        async with self._database.read() as session:
+
+        async def read(session: AsyncSession) -> tuple[list[RecordedRating], AllowedFlags]:
             ratings = await records.of_competition(session, competition.id)
             if schema in WITH_WITHDRAWN:
                 ratings += await records.withdrawn_in(session, competition.id)
-            allowed = await flag_queries.allowed(session, competition.id, frozen_at)
+            return ratings, await flag_queries.allowed(session, competition.id, frozen_at)
+
+        ratings, allowed = await self._database.read_unit(read)
         duels = NO_DUELS
         if takes_duels(competition, schema):
             reader = DuelReader(self._database, self._submissions)
