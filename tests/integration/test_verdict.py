@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from guanaco.accounts import Role
-from guanaco.competitions import AssignmentRule, CompetitionRequest, RankingRule
+from guanaco.competitions import AssignmentRule, CompetitionRequest, EntryRule, RankingRule
+from guanaco.submissions import EventKind, Status
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
+from guanaco_server.submissions import lifecycle
 from guanaco_server.submissions.tables import SubmissionRow
 from tests.fixtures.rating import rate, rate_all
 from tests.fixtures.web import WebWorld
@@ -42,6 +45,19 @@ class Board(WebWorld):
     async def withdraw(self, name: str) -> None:
         await self.submissions.teardown(self.ada, name)
         self.clock.advance(60)
+
+    async def note_deployed(self, *names: str) -> None:
+        """Write the event that the pipeline writes when it publishes."""
+        async with self.database.write() as session:
+            for name in names:
+                await lifecycle.append_event(
+                    session,
+                    name,
+                    EventKind.STATUS,
+                    "Status is now deployed.",
+                    at=self.clock.now(),
+                    data={"status": Status.DEPLOYED},
+                )
 
     async def verdict(self) -> dict[str, Any]:
         answer = await self.http_with({}).get("/leaderboard/verdict")
@@ -116,6 +132,46 @@ async def test_a_withdrawn_one_leads_only_where_nobody_is_left(world: Board) -> 
         await world.withdraw(name)
     found = await world.verdict()
     assert (found["leader"], found["is_leader_withdrawn"]) == (GOOD, True)
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("is_frozen", [True, False])
+async def test_nothing_after_its_end_changes_verdict_and_board(
+    world: Board, is_frozen: bool
+) -> None:
+    await world.note_deployed(GOOD, NEAR, BAD, SILENT)
+    await world.withdraw(SILENT)
+    request = CompetitionRequest(
+        name="Winter",
+        starts_at=world.clock.now(),
+        ends_at=world.clock.now() + timedelta(days=1),
+        entry=EntryRule(per_developer=3),
+        assignment=AssignmentRule(within=0.4),
+    )
+    await world.competitions.put("winter", request)
+    ups = {GOOD: 36, NEAR: 30, BAD: 2}
+    votes = ((name, f"user-{n}", n < ups[name]) for n in range(40) for name in ups)
+    await rate_all(world, world.backend, votes, competition="winter")
+    anyone = world.http_with({})
+
+    async def shown() -> tuple[dict[str, Any], list[str]]:
+        await world.scores.loop.run_once()
+        world.clock.advance(60)
+        verdict = (await anyone.get("/leaderboard/verdict?competition=winter")).json()
+        rows = (await anyone.get("/leaderboard?competition=winter")).json()["rows"]
+        return verdict | {"at": None}, [row["submission_id"] for row in rows]
+
+    if is_frozen:
+        await (await world.http(Role.ADMIN)).post("/competitions/winter/freeze")
+    else:
+        world.clock.advance(2 * 86_400)
+    before = await shown()
+    assert (before[0]["leader"], before[0]["is_decided"]) == (GOOD, True)
+    assert before[1][:3] == [GOOD, NEAR, BAD]
+    for name in ("fourth_v1", "fifth_v1"):
+        await world.publish(world.ada, name)
+    await world.withdraw(GOOD)
+    assert await shown() == before
 
 
 @pytest.mark.both_databases

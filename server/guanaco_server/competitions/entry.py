@@ -24,6 +24,13 @@ class Entrant(Protocol):
 E = TypeVar("E", bound=Entrant)
 
 
+def ended_at(competition: Competition, now: datetime) -> datetime | None:
+    """Return when a competition ended, by its window or a freeze; None if it has not."""
+    ends = [at for at in (competition.ends_at, competition.frozen_at) if at is not None]
+    end = min(ends, default=None)
+    return end if end is not None and end <= now else None
+
+
 def admitted(competition: Competition, submissions: Iterable[E]) -> list[E]:
     """Return the admitted submissions, newest first. A model of unknown size exceeds any limit."""
     rule = competition.entry

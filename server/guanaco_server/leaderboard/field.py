@@ -5,10 +5,13 @@
                 for nothing more will be known of it
 
 The error is shared by all who were ever members: by everybody of both kinds.
+
+The field of a competition that is over is as it was at its end: who is deployed, torn down or submitted later changes nothing.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,13 +21,16 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from guanaco.competitions import Competition
 from guanaco.leaderboard import VerdictPair, VerdictState
 from guanaco.submissions import Status
-from guanaco_server.competitions.entry import admitted
+from guanaco_server.competitions.entry import admitted, ended_at
+from guanaco_server.database.database import Database
 from guanaco_server.leaderboard.counting import queries
 from guanaco_server.statistics.duel_strengths import PairCounts, leader_of
 from guanaco_server.statistics.votes import VoteCount
-from guanaco_server.submissions.catalog import ServingSubmission
+from guanaco_server.submissions.catalog import PastEntrant, ServingSubmission
+from guanaco_server.submissions.service import SubmissionService
 
 NO_VOTES = VoteCount(0, 0)
+MAX_KEPT = 100  # competitions that are over
 
 
 @dataclass(frozen=True)
@@ -69,45 +75,63 @@ def placed(
     return found, is_decided
 
 
-async def read_field(
-    session: AsyncSession,
-    competition: Competition,
-    serving: Iterable[ServingSubmission],
-    now: datetime,
-) -> Field:
-    """Return the field of a competition, with the votes that are counted."""
-    rows = await queries.vote_counts(session, competition.id)
-    votes = {name: VoteCount(up, down) for _, name, up, down in rows}
-    is_over = competition.frozen_at is not None or not competition.is_running(now)
-    return field_of(competition, serving, votes, is_over=is_over)
+class FieldReader:
+    """Reads fields, with the votes that are counted. Who took conversations at the end of a competition is read once."""
+
+    def __init__(self, database: Database, submissions: SubmissionService) -> None:
+        self._database = database
+        self._catalog = submissions.catalog
+        self._at_end: OrderedDict[tuple[str, datetime], Sequence[PastEntrant]] = OrderedDict()
+
+    async def read(self, competition: Competition, now: datetime) -> Field:
+        end = ended_at(competition, now)
+        serving = await self._catalog.list_serving() if end is None else []
+        async with self._database.read(may_be_stale=True) as session:
+            rows = await queries.vote_counts(session, competition.id)
+            past = [] if end is None else await self._deployed_at(session, competition, end)
+        votes = {name: VoteCount(up, down) for _, name, up, down in rows}
+        if end is None:
+            return running_field(competition, serving, votes)
+        return final_field(competition, past, votes)
+
+    async def _deployed_at(
+        self, session: AsyncSession, competition: Competition, end: datetime
+    ) -> Sequence[PastEntrant]:
+        key = competition.id, end
+        if key not in self._at_end:
+            self._at_end[key] = await self._catalog.deployed_at(session, end)
+            if len(self._at_end) > MAX_KEPT:
+                self._at_end.popitem(last=False)
+        return self._at_end[key]
 
 
-def field_of(
+def running_field(
     competition: Competition,
     serving: Iterable[ServingSubmission],
     votes: Mapping[str, VoteCount],
-    *,
-    is_over: bool,
 ) -> Field:
-    """Return the field.
-
-    Args:
-        competition: The competition.
-        serving: All submissions that are served.
-        votes: The votes in the competition by submission.
-        is_over: Whether the competition has ended. One without a vote will get none then, and whoever is served has its place; where nobody
-            is served any more, everybody with a vote has.
-
-    Returns:
-        The field.
-    """
+    """Return the field of a competition that is not over, of all submissions that are served and the votes by submission."""
     taking = [one for one in serving if one.status is Status.DEPLOYED and one.is_understood]
+    live = {one.id for one in admitted(competition, taking) if _is_assigned(competition, one.id)}
+    rated = {name: count for name, count in votes.items() if count.total}
+    return Field({name: rated.get(name, NO_VOTES) for name in rated.keys() | live}, frozenset(live))
+
+
+def final_field(
+    competition: Competition, deployed: Iterable[PastEntrant], votes: Mapping[str, VoteCount]
+) -> Field:
+    """Return the field of a competition that is over, of all who were deployed at its end.
+
+    One without a vote will get none and has no place. Where nobody with a vote was deployed, everybody with one has a place.
+    """
+    rated = {name: count for name, count in votes.items() if count.total}
     live = {
         one.id
-        for one in admitted(competition, taking)
-        if competition.assignment.weights.get(one.id, 1.0) > 0
+        for one in admitted(competition, deployed)
+        if one.id in rated and _is_assigned(competition, one.id)
     }
-    rated = {name: count for name, count in votes.items() if count.total}
-    if is_over:
-        live = live & rated.keys() or set(rated)
-    return Field({name: rated.get(name, NO_VOTES) for name in rated.keys() | live}, frozenset(live))
+    return Field(rated, frozenset(live or rated))
+
+
+def _is_assigned(competition: Competition, submission_id: str) -> bool:
+    return competition.assignment.weights.get(submission_id, 1.0) > 0

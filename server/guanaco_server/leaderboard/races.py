@@ -8,7 +8,7 @@ from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.duels.counting import DuelCounts
 from guanaco_server.leaderboard.counting import queries
-from guanaco_server.leaderboard.field import field_of
+from guanaco_server.leaderboard.field import running_field
 from guanaco_server.scaling.worth import Race
 from guanaco_server.statistics.votes import VoteCount
 from guanaco_server.submissions.service import SubmissionService
@@ -36,7 +36,7 @@ class RaceReader:
             duels = None
             if competition.is_settled_by_duels:
                 duels = await self._duels.by_pair(competition.id)
-            field = field_of(competition, serving, votes[competition.id], is_over=False)
+            field = running_field(competition, serving, votes[competition.id])
             live = {name: field.votes[name] for name in sorted(field.live)}
             races.append(Race(competition.assignment.within, live, duels, field.members))
         return races

@@ -14,6 +14,7 @@ from guanaco_server.feedback.erasures.service import ErasedUser
 from guanaco_server.leaderboard.counting.counter import ScoreCounter
 from guanaco_server.leaderboard.counting.measurement import DEFINITIONS
 from guanaco_server.leaderboard.counting.readers import RatingCounts
+from guanaco_server.leaderboard.field import FieldReader
 from guanaco_server.leaderboard.flags.service import FlagService
 from guanaco_server.leaderboard.loop import ScoreLoop
 from guanaco_server.leaderboard.races import RaceReader
@@ -59,8 +60,9 @@ def build_leaderboard(
     competitions: CompetitionService,
     audit: AuditLog,
 ) -> LeaderboardRoom:
-    verdicts = VerdictService(database, clock, competitions, submissions)
-    stability = StabilityService(database, clock, competitions, submissions)
+    fields = FieldReader(database, submissions)
+    verdicts = VerdictService(database, clock, competitions, submissions, fields)
+    stability = StabilityService(database, clock, competitions, fields)
     seasons = SeasonService(database, submissions, competitions)
     counter = ScoreCounter(database, clock, submissions, competitions, DEFINITIONS)
     return LeaderboardRoom(

@@ -19,7 +19,7 @@ from guanaco.leaderboard import (
 )
 from guanaco.submissions import Status
 from guanaco_server.accounts.service import Account
-from guanaco_server.competitions.entry import admitted
+from guanaco_server.competitions.entry import admitted, ended_at
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.leaderboard.counting import queries as counting_queries
@@ -94,7 +94,11 @@ class LeaderboardService:
                 metrics.get(brief.id),
             )
             for brief in _listed(
-                competition, await self._submissions.catalog.briefs(may_be_stale=True), rated, final
+                competition,
+                self._clock.now(),
+                await self._submissions.catalog.briefs(may_be_stale=True),
+                rated,
+                final,
             )
         ]
         rows.sort(key=lambda row: (POSITIONS[sort](row), -row.created_at.timestamp()))
@@ -194,15 +198,19 @@ class LeaderboardService:
 
 def _listed(
     competition: Competition,
+    now: datetime,
     briefs: Sequence[SubmissionBrief],
     rated: Collection[str],
     final: Mapping[str, SeasonEntry] | None,
 ) -> list[SubmissionBrief]:
     """Return the published submissions that are admitted or rated, and all that are in a frozen competition's season.
 
-    A submission that was torn down takes no place from an older one of its developer that still runs.
+    A submission that was torn down takes no place from an older one of its developer that still runs. One that came after the end takes none at all.
     """
-    published = [one for one in briefs if one.status in SHOWN]
+    end = ended_at(competition, now)
+    published = [
+        one for one in briefs if one.status in SHOWN and (end is None or one.created_at < end)
+    ]
     running = [one for one in published if one.status is Status.DEPLOYED]
     entrants = {one.id for group in (published, running) for one in admitted(competition, group)}
     listed = entrants | {one.id for one in published if one.id in rated}

@@ -22,7 +22,7 @@ from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.bulk import upsert
 from guanaco_server.database.database import Database
 from guanaco_server.duels.counting import DuelCounts
-from guanaco_server.leaderboard.field import Field, leader_in_duels, read_field
+from guanaco_server.leaderboard.field import Field, FieldReader, leader_in_duels
 from guanaco_server.leaderboard.ranking import queries
 from guanaco_server.leaderboard.ranking.strengths.influence import BoardPairs, Pair, RankedVotes
 from guanaco_server.leaderboard.seasons import queries as season_queries
@@ -32,7 +32,6 @@ from guanaco_server.runtime import threads
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.statistics.duel_decisions import fewest_duels, needed_evidence
 from guanaco_server.statistics.duel_strengths import PairCounts, duels_between, members_of
-from guanaco_server.submissions.service import SubmissionService
 
 AT_ONCE = 20  # pairs, a tenth of a second or two with a million votes: rankings wait for no more
 REST = 9  # as long between these as they took: with a million votes they take ten seconds of the interpreter, which counting needs
@@ -77,12 +76,12 @@ class StabilityService:
         database: Database,
         clock: Clock,
         competitions: CompetitionService,
-        submissions: SubmissionService,
+        fields: FieldReader,
     ) -> None:
         self._database = database
         self._clock = clock
         self._competitions = competitions
-        self._submissions = submissions
+        self._fields = fields
         self._duels = DuelCounts(database)
         self._pairs = PairReader()
 
@@ -141,9 +140,7 @@ class StabilityService:
         if not competition.is_settled_by_duels:
             return None
         counts = await self._duels.by_pair(competition.id)
-        serving = await self._submissions.catalog.list_serving()
-        async with self._database.read(may_be_stale=True) as session:
-            field = await read_field(session, competition, serving, self._clock.now())
+        field = await self._fields.read(competition, self._clock.now())
         return await threads.PAGES.run(_settled, counts, competition.assignment.within, field)
 
 

@@ -18,7 +18,7 @@ from guanaco_server.duels.counting import DuelCounts
 from guanaco_server.leaderboard import claims
 from guanaco_server.leaderboard.asked import AskedReader
 from guanaco_server.leaderboard.counting import queries
-from guanaco_server.leaderboard.field import Field, leader_in_duels, placed, read_field
+from guanaco_server.leaderboard.field import Field, FieldReader, leader_in_duels, placed
 from guanaco_server.leaderboard.ranking.duels.duel_table import DuelVotes
 from guanaco_server.leaderboard.ranking.duels.duel_votes import DuelReader
 from guanaco_server.leaderboard.ranking.queries import ranked_scores
@@ -77,10 +77,11 @@ class VerdictService:
         clock: Clock,
         competitions: CompetitionService,
         submissions: SubmissionService,
+        fields: FieldReader,
     ) -> None:
         self._duels = DuelReader(database, submissions)
         self._asked = AskedReader(database, submissions)
-        self._submissions = submissions
+        self._fields = fields
         self._database = database
         self._clock = clock
         self._competitions = competitions
@@ -151,9 +152,8 @@ class VerdictService:
     async def _find(
         self, competition: Competition, now: datetime, only: tuple[str, str] | None = None
     ) -> LeaderboardVerdict:
-        serving = await self._submissions.catalog.list_serving()
+        field = await self._fields.read(competition, now)
         async with self._database.read(may_be_stale=True) as session:
-            field = await read_field(session, competition, serving, now)
             settled = await claims.settled(session, competition)
         found = await self._of_field(competition, field, now, only)
         if only is None:
@@ -163,9 +163,7 @@ class VerdictService:
     async def _find_asked(self, competition: Competition, now: datetime) -> AskedVerdict | None:
         if competition.ask is None:
             return None
-        serving = await self._submissions.catalog.list_serving()
-        async with self._database.read(may_be_stale=True) as session:
-            field = await read_field(session, competition, serving, now)
+        field = await self._fields.read(competition, now)
         return await self._asked.verdict(competition, field, now)
 
     async def _of_field(

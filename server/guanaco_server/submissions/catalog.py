@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 from datetime import datetime
+from typing import NamedTuple
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -21,6 +22,7 @@ from guanaco_server.submissions.lifecycle import SERVED
 from guanaco_server.submissions.reading import read_submission
 from guanaco_server.submissions.rewards import RewardService
 from guanaco_server.submissions.rollouts import queries as rollout_queries
+from guanaco_server.submissions.runs import queries as run_queries
 from guanaco_server.submissions.tables import SubmissionRow
 
 
@@ -65,6 +67,15 @@ class SubmissionBrief:
     sweep: str | None
 
 
+class PastEntrant(NamedTuple):
+    """A submission that took part once, with what an entry rule asks of it."""
+
+    id: str
+    developer: str
+    created_at: datetime
+    parameter_count: int | None
+
+
 class SubmissionCatalog:
     """All submissions, whoever owns them."""
 
@@ -107,6 +118,10 @@ class SubmissionCatalog:
         fresh = {row.id: (queries.version_of(row), _serving(row)) for row in rows}
         self._serving = {name: fresh.get(name) or known[name] for name in versions}
         return [serving for _, serving in self._serving.values()]
+
+    async def deployed_at(self, session: AsyncSession, at: datetime) -> list[PastEntrant]:
+        """List the chat models that were deployed at a time, within the caller's transaction."""
+        return [PastEntrant(*one) for one in await run_queries.deployed_at(session, at)]
 
     async def owners(self) -> dict[str, Ownership]:
         """Read who owns each submission that is served or in progress."""

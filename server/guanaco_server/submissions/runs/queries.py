@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from datetime import datetime
 
 from sqlalchemy import (
     Row,
@@ -15,7 +16,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco.submissions import EventKind, Level, Stage, Status, StressReport
+from guanaco.submissions import EventKind, Level, Stage, Status, StressReport, SubmissionKind
 from guanaco_server.submissions.queries import is_prepared_beside
 from guanaco_server.submissions.tables import (
     StageRunRow,
@@ -110,6 +111,39 @@ async def has_been(session: AsyncSession, submission_id: str, status: Status) ->
     """Return whether the submission ever had the status."""
     events = await status_events(session, submission_id)
     return any(event.data.get("status") == status for event in events)
+
+
+async def deployed_at(
+    session: AsyncSession, at: datetime
+) -> list[tuple[str, str, datetime, int | None]]:
+    """Return the chat submissions that were deployed at a time, by their events, or as they are now where these say nothing: id, developer, when they were made and their parameters."""
+    row, event = SubmissionRow, SubmissionEventRow
+    past = (
+        row.kind == SubmissionKind.CHAT,
+        row.created_at < at,
+        row.deleted_at.is_(None) | (row.deleted_at > at),
+    )
+    entrants = await session.execute(
+        select(row.id, row.developer, row.created_at, row.parameter_count, row.status).where(*past)
+    )
+    latest = (
+        select(event.submission_id, func.max(event.seq).label("seq"))
+        .join(row, row.id == event.submission_id)
+        .where(*past, event.kind == EventKind.STATUS, event.at <= at)
+        .group_by(event.submission_id)
+        .subquery()
+    )
+    events = await session.execute(
+        select(event.submission_id, event.data).join(
+            latest, (latest.c.submission_id == event.submission_id) & (latest.c.seq == event.seq)
+        )
+    )
+    then = {submission_id: data.get("status") for submission_id, data in events}
+    return [
+        (name, developer, created_at, parameters)
+        for name, developer, created_at, parameters, now in entrants
+        if then.get(name, now) == Status.DEPLOYED
+    ]
 
 
 async def last_events(
