@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_origin
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model, field_validator
 from pydantic.fields import FieldInfo
 
+MOST_STOPPING_WORDS = 16  # model servers take as many (engine/serve.py); vLLM by itself 4
 StoppingWord = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 
 
@@ -82,7 +83,7 @@ class GenerationParams(BaseModel):
     )
     stopping_words: Annotated[
         list[StoppingWord], Parameter(vllm="stop", openai="stop", option="--stopping-word")
-    ] = Field(default=["\n"], max_length=16, description="Each ends a reply.")
+    ] = Field(default=["\n"], max_length=MOST_STOPPING_WORDS, description="Each ends a reply.")
     max_input_tokens: Annotated[int, Parameter(is_sent=False, is_budget=True)] = Field(
         default=1_024, ge=16, le=131_072
     )

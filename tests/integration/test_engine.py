@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from guanaco.parameters import MOST_STOPPING_WORDS
 from guanaco.submissions import GenerationParams
 from guanaco_server.artifacts.stores.local import LocalStore
 from guanaco_server.clusters.cluster import DeploymentSpec, ReplicaPhase
@@ -108,7 +109,11 @@ async def test_vllm_generates_from_the_artifact_and_ends_with_its_platform(
     async with model_server(tmp_path, tmp_path / "artifacts" / KEY) as cluster:
         endpoint = await healthy(cluster)
         vllm = VllmServer()
-        greedy = GenerationParams(temperature=0, stopping_words=[], max_output_tokens=8)
+        greedy = GenerationParams(
+            temperature=0,
+            stopping_words=[f"<stop {number}>" for number in range(MOST_STOPPING_WORDS)],
+            max_output_tokens=8,
+        )
         chunks = [
             chunk async for chunk in vllm.generate(endpoint, Generation("tiny_v1", "Hello", greedy))
         ]

@@ -61,6 +61,7 @@ ENVIRONMENT = {
     "TRANSFORMERS_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_PLUGINS": "guanaco_tensors",
+    "VLLM_MAX_STOP_STRINGS": "16",  # as many as a submission may have; vLLM takes 4 by itself
     "LOGNAME": "guanaco",  # torch asks for the user's name, and a user of its own has none
 }
 CPU_ENVIRONMENT = {
