@@ -249,6 +249,11 @@ async def test_a_frozen_season_with_duels_comes_out_the_same(world: Arena) -> No
     assert {line["submission_id"] for line in season["standings"]} == {ONE, TWO, THREE}
     check = (await world.admin.post("/competitions/autumn/recompute")).json()
     assert (check["is_same"], check["recomputed_sha256"]) == (True, frozen["sha256"])
+    await world.scores.loop.run_once()
+    path = "/leaderboard/stability?competition=autumn"
+    pairs = (await world.http_with({}).get(path)).json()["pairs"]
+    order = [line["submission_id"] for line in season["standings"]]
+    assert [pair["below"] for pair in pairs] == order[1:]
     async with world.database.write() as session:
         await session.execute(text("UPDATE duels SET outcome = 'b'"))
     assert (await world.admin.post("/competitions/autumn/recompute")).json()["is_same"] is False
