@@ -314,6 +314,10 @@ class Conversation(BaseModel):
     bot: Bot
     user_name: str
     created_at: datetime
+    competition: str | None = Field(
+        default=None,
+        description="The competition that it takes part in. Null if the app named the submission, and from older servers.",
+    )
     character: str | None = Field(default=None, description=CHARACTER_NOTE)
     is_chosen: bool = Field(default=False, description=CHOSEN_NOTE)
     external_id: str | None = None

@@ -56,6 +56,12 @@ Model = Annotated[
         help="Talk to this submission, where the key may choose; it then counts for no score.",
     ),
 ]
+Competition = Annotated[
+    str,
+    typer.Option(
+        metavar="ID", help="The competition that assigns a submission and counts the rating."
+    ),
+]
 Character = Annotated[
     str | None,
     typer.Option(metavar="ID[@VERSION]", help="A stored character, in place of --bot."),
@@ -138,6 +144,7 @@ def open_conversation(
     greeting: Greeting = None,
     remember: Remember = False,
     user_name: UserName = "You",
+    competition: Competition = "open",
     model: Model = None,
     external_id: ExternalId = None,
     notes: Notes = None,
@@ -148,7 +155,9 @@ def open_conversation(
         option = "--remember" if greeting is None else "--greeting"
         raise InvalidInput(f"{option} goes with --character.")
     who = {"bot": read_bot(bot)} if character is None else {"character": character}
-    more: dict[str, Any] = {"remember": True} if remember else {}
+    more: dict[str, Any] = {"competition": competition}
+    if remember:
+        more["remember"] = True
     if greeting is not None:
         more["greeting"] = greeting
     _open(user, consent, who | more, user_name, model, external_id, notes, as_json, ())
@@ -172,6 +181,7 @@ def import_conversation(
         typer.Option("--bot", metavar="NAME|FILE", help="[default: the file's, or marlowe]"),
     ] = None,
     user_name: UserName = "You",
+    competition: Competition = "open",
     model: Model = None,
     external_id: ExternalId = None,
     notes: Notes = None,
@@ -180,7 +190,7 @@ def import_conversation(
     """Begin a conversation with earlier messages, and print its id."""
     history, known_bot = _read_history(file)
     with_bot = known_bot if bot is None and known_bot is not None else read_bot(bot or "marlowe")
-    who = {"bot": with_bot}
+    who = {"bot": with_bot, "competition": competition}
     _open(user, consent, who, user_name, model, external_id, notes, as_json, history)
 
 

@@ -24,6 +24,7 @@ from guanaco.calls.wire import (
     to_json,
 )
 from guanaco.chat import (
+    Assignment,
     Bot,
     ChoiceRequest,
     ContinueRequest,
@@ -44,7 +45,7 @@ from guanaco.chat import (
     Token,
     Turn,
 )
-from guanaco.competitions import AssignmentReplay
+from guanaco.competitions import OPEN, AssignmentReplay
 from guanaco.contract import reader
 from guanaco.errors import GuanacoError
 from guanaco.memory import ConversationMemory, MemoryCorrection
@@ -105,6 +106,7 @@ def open_conversation(
     greeting: int | None = None,
     remember: bool = False,
     user_name: str = "You",
+    competition: str = OPEN,
     external_id: str | None = None,
     metadata: Mapping[str, str] | None = None,
     history: Sequence[Turn] = (),
@@ -121,6 +123,7 @@ def open_conversation(
         greeting: Which of the character's greetings is the first message; -1 for none.
         remember: Whether the character is to know what it remembers of the user's last conversation with it.
         user_name: What the character calls the user.
+        competition: The id of the competition that assigns a submission, and in which the rating counts.
         external_id: The app's own id of the conversation. Opening it again gives the same one.
         metadata: The app's own notes.
         history: What was said before, elsewhere.
@@ -133,6 +136,8 @@ def open_conversation(
 
     Raises:
         ConsentRequired: ``consent`` is not true.
+        CompetitionNotFound: There is no such competition.
+        CompetitionClosed: The competition does not run now.
         NoModelAvailable: No submission takes conversations now.
     """
     request = ConversationRequest(
@@ -143,6 +148,7 @@ def open_conversation(
         remember=remember,
         user_name=user_name,
         consent=consent,
+        competition=competition,
         external_id=external_id,
         metadata=dict(metadata or {}),
         history=list(history),
@@ -523,6 +529,25 @@ def assignment(conversation_id: str) -> Call[AssignmentReplay]:
         of_conversation(conversation_id, "assignment"),
         AssignmentReplay,
     )
+
+
+def next_assignment(*, competition: str = OPEN, user_id: str | None = None) -> Call[Assignment]:
+    """Return the submission that a new conversation should go to now, for a backend that talks to the model itself. Backend.
+
+    Args:
+        competition: The id of the competition that assigns it.
+        user_id: The app's own id of the user; the choice then prefers submissions that are new to them.
+
+    Returns:
+        The Assignment.
+
+    Raises:
+        CompetitionNotFound: There is no such competition.
+        CompetitionClosed: The competition does not run now.
+        NoModelAvailable: No submission takes conversations now.
+    """
+    params = {"competition": competition} | ({} if user_id is None else {"user_id": user_id})
+    return get("/assignment", Assignment, params=params)
 
 
 def _reply(path: str, body: BaseModel, idempotency_key: str | None = None) -> Call[Reply]:

@@ -302,6 +302,23 @@ def create_experiment(request: ExperimentRequest) -> Call[Experiment]:
     return post("/experiments", Experiment, request)
 
 
+def change_experiment(name: str, request: ExperimentRequest) -> Call[Experiment]:
+    """Replace the variants and users of an experiment that has not run yet. Admin.
+
+    Args:
+        name: The experiment's name.
+        request: The experiment's variants and users, under the same name.
+
+    Returns:
+        The Experiment, as it is then.
+
+    Raises:
+        ExperimentNotFound: There is no such experiment.
+        ExperimentConflict: It has run, so it stays as it is.
+    """
+    return put(f"/experiments/{segment(name)}", Experiment, request)
+
+
 def start_experiment(name: str) -> Call[Experiment]:
     """Start an experiment: new conversations take part from now on. Admin.
 

@@ -22,6 +22,7 @@ from guanaco.calls.wire import (
 )
 from guanaco.cards import ModelCard
 from guanaco.checks import RepoCheck
+from guanaco.competitions import OPEN
 from guanaco.contract import reader
 from guanaco.formatters import load_formatter
 from guanaco.leaderboard import SubmissionMetrics
@@ -426,19 +427,22 @@ def teardown(submission_id: str) -> Call[Submission]:
     return _change(submission_id, "teardown")
 
 
-def metrics(submission_id: str) -> Call[SubmissionMetrics]:
+def metrics(submission_id: str, *, competition: str = OPEN) -> Call[SubmissionMetrics]:
     """Return the submission's metrics: ratings, conversations, and how they went.
 
     Args:
         submission_id: The submission's id, or an alias like ``org/model@champion``.
+        competition: The id of the competition whose conversations are counted.
 
     Returns:
         The SubmissionMetrics.
 
     Raises:
         SubmissionNotFound: There is no such submission, or it is another developer's.
+        CompetitionNotFound: There is no such competition.
     """
-    return get(of_submission(submission_id, "metrics"), SubmissionMetrics)
+    params = {"competition": competition}
+    return get(of_submission(submission_id, "metrics"), SubmissionMetrics, params=params)
 
 
 def _request(

@@ -10,6 +10,7 @@ from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletion
 from sqlalchemy import func, select
 
+from guanaco.competitions import CompetitionRequest
 from guanaco_server.chat.tables import ConversationRow
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.model_servers.memory import Script
@@ -100,6 +101,33 @@ async def test_another_users_conversation_is_not_found(database: Database) -> No
         for nobodys in ("conv_none", "conv\n"):
             with pytest.raises(openai.NotFoundError):
                 await ask(client, [users("More")], metadata={"conversation_id": nobodys})
+
+
+async def test_a_recorded_chat_takes_part_in_the_named_competition(database: Database) -> None:
+    async with talking(database) as (world, client, model):
+        with pytest.raises(openai.NotFoundError, match="No competition autumn"):
+            await ask(client, HELLO, metadata={"competition": "autumn"})
+        await world.competitions.put(
+            "autumn", CompetitionRequest(name="Autumn", starts_at=world.clock.now())
+        )
+        autumn = {"competition": "autumn"}
+        first = await ask(client, HELLO, metadata=autumn)
+        http = world.http_with({"Authorization": f"Bearer {client.api_key}"})
+        found = (await http.get(f"/conversations/{id_of(first)}")).json()
+        assert found["competition"] == "autumn"
+        named = {"conversation_id": id_of(first)}
+        await ask(client, [users("More")], metadata=named | autumn)
+        for metadata, says in (
+            (named | {"competition": "open"}, "metadata.competition"),
+            ({"competition": "No Slug"}, "small letters"),
+            (autumn | {"consent": "false"}, 'needs consent "true"'),
+        ):
+            with pytest.raises(openai.BadRequestError, match=says):
+                await ask(client, HELLO, metadata=metadata)
+        with pytest.raises(openai.BadRequestError, match="takes part in no competition"):
+            await client.chat.completions.create(
+                model=model, messages=HELLO, user="u1", metadata={"consent": "true", **autumn}
+            )
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,18 @@ def test_opening_needs_consent_and_sends_what_is_given(server: Any, capsys: Any)
     assert "NAME=VALUE" in capsys.readouterr().err
 
 
+def test_conversations_open_in_the_named_competition(server: Any, tmp_path: Path) -> None:
+    script = server(*[httpx.Response(201, json=OPENED)] * 3)
+    file = tmp_path / "said.json"
+    file.write_text("[]")
+    who = ["--user", "u1", "--consent"]
+    assert run(["conversations", "open", *who, "--competition", "autumn"]) == 0
+    assert run(["conversations", "import", str(file), *who, "--competition", "autumn"]) == 0
+    assert run(["conversations", "open", *who]) == 0
+    sent = [json.loads(request.content)["competition"] for request in script.requests]
+    assert sent == ["autumn", "autumn", "open"]
+
+
 def test_what_show_prints_as_json_can_be_imported(server: Any, capsys: Any, tmp_path: Path) -> None:
     script = server(httpx.Response(200, json=CONVERSATION), httpx.Response(201, json=OPENED))
     assert run(["conversations", "show", "conv_1", "--json"]) == 0

@@ -64,6 +64,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "open_conversation": ("user-1", BOT),
     "put_competition": ("spring", CompetitionRequest(name="Spring", starts_at=START)),
     "create_experiment": (ExperimentRequest(name="heat", variants=(WARM, COLD)),),
+    "change_experiment": ("heat", ExperimentRequest(name="heat", variants=(WARM, COLD))),
     "set_recipe": ("id", RecipeOverride(gpus=1)),
     "plan": (PlanRequest(model="llama-3-8b"),),
     "render_prompt": ("chatml", BOT),

@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from guanaco.chat import MAX_MESSAGE_CHARS, Sender, Turn
-from guanaco.forms import OneLine
+from guanaco.forms import OneLine, Slug
 from guanaco.parameters import ParamChanges, ParameterInfo, parameters
 
 MAX_MESSAGES = 1_000
@@ -94,6 +94,8 @@ class TextFormat(_Fields):
 class Metadata(BaseModel):
     """Ours: who speaks, and whether the conversation is recorded. ``consent`` "true" records it, so that it can be rated.
 
+    ``competition`` assigns the submission of a recorded conversation, and its rating counts there.
+
     Whatever else it holds is the caller's own.
     """
 
@@ -103,6 +105,7 @@ class Metadata(BaseModel):
     user_name: OneLine = "User"
     consent: Literal["true", "false"] = "false"
     conversation_id: str | None = Field(default=None, max_length=64)
+    competition: Slug | None = None
 
     _drop_nulls = model_validator(mode="before")(_without_nulls)
 
@@ -110,6 +113,10 @@ class Metadata(BaseModel):
     def _continues_what_is_recorded(self) -> Self:
         if self.conversation_id is not None and self.consent != "true":
             raise ValueError('conversation_id continues what is recorded: it needs consent "true"')
+        if self.competition is not None and self.consent != "true":
+            raise ValueError(
+                'only what is recorded takes part in a competition: it needs consent "true"'
+            )
         return self
 
 

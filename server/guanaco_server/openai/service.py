@@ -3,8 +3,8 @@
 ``guanaco/auto`` stands for any submission that takes conversations and has room. Requests that begin with the same text
 go to the same submission, so that a conversation keeps its model.
 
-A chat with ``metadata.consent`` "true" is recorded. Its first request opens a conversation, which the competition's
-policy assigns and which can be rated; later requests continue it by its id. The official clients send the whole
+A chat with ``metadata.consent`` "true" is recorded. Its first request opens a conversation, which the policy of
+``metadata.competition`` assigns and which can be rated; later requests continue it by its id. The official clients send the whole
 conversation each time: what comes before the last message must be what was recorded, or be left out.
 """
 
@@ -27,6 +27,7 @@ from guanaco.chat import (
     Sender,
     Turn,
 )
+from guanaco.competitions import OPEN
 from guanaco.errors import InvalidInput, MessageTooLong, NoModelAvailable, SubmissionNotFound
 from guanaco.experiments import Overrides, ParamChanges
 from guanaco_server.accounts.service import Account
@@ -246,6 +247,12 @@ class RecordedChats:
                 "A conversation that is recorded begins with the user's first message: what was said before cannot be rated as this model's.",
                 hint="Send metadata.conversation_id to continue one, or leave metadata.consent out.",
             )
+        competition = request.metadata.competition
+        if request.model != AUTO and competition not in (None, OPEN):
+            raise InvalidInput(
+                "A conversation with a chosen model takes part in no competition.",
+                hint=f"Send model {AUTO!r}, or leave metadata.competition out.",
+            )
         return await self._conversations.open(
             account,
             ConversationRequest(
@@ -257,6 +264,7 @@ class RecordedChats:
                 ),
                 user_name=request.metadata.user_name,
                 consent=True,
+                competition=competition or OPEN,
                 model=None if request.model == AUTO else request.model,
             ),
             may_shorten=False,  # a client sends the whole persona again with each request
@@ -271,6 +279,7 @@ def _require_same(conversation: Conversation, request: ChatCompletionRequest) ->
         ("The persona", request.persona or None, bot.memory),
         ("metadata.bot_name", given.get("bot_name"), bot.name),
         ("metadata.user_name", given.get("user_name"), conversation.user_name),
+        ("metadata.competition", given.get("competition"), conversation.competition),
     ):
         if requested is not None and requested != recorded:
             raise InvalidInput(

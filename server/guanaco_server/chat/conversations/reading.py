@@ -44,6 +44,7 @@ def read_conversation(row: ConversationRow, messages: Sequence[MessageRow]) -> C
         bot=row.bot,
         user_name=row.user_name,
         created_at=row.created_at,
+        competition=row.competition if row.competition != CHOSEN else None,
         character=row.character,
         is_chosen=row.competition == CHOSEN,
         external_id=row.external_id,
