@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -86,11 +86,39 @@ class ExperimentState(OpenEnum):
     STOPPED = "stopped"
 
 
+class ObstacleReason(OpenEnum):
+    """Why a running experiment takes no conversation now."""
+
+    ASLEEP = "asleep"
+    STARTING = "starting"
+    FULL = "full"
+    NOT_DEPLOYED = "not_deployed"
+    COMPETITION_CLOSED = "competition_closed"
+
+
+class Obstacle(BaseModel):
+    """What keeps a running experiment from taking conversations: a model of a variant, or its competition."""
+
+    variant: str | None = Field(description="Null where it is the competition.")
+    model: str | None = Field(description="The variant's submission.")
+    reason: ObstacleReason
+    detail: str = Field(description="A sentence: what is so, and what ends it.")
+
+
+Obstacles = Annotated[
+    list[Obstacle],
+    Field(
+        description="While there is any, a running experiment takes no new conversation, in no variant. Empty if it does not run, and from older servers."
+    ),
+]
+
+
 class Experiment(ExperimentRequest):
     state: ExperimentState
     created_at: datetime
     started_at: datetime | None = Field(description="The first time.")
     stopped_at: datetime | None = Field(description="The last time.")
+    obstacles: Obstacles = []
 
 
 class VariantResults(BaseModel):
@@ -122,3 +150,4 @@ class ExperimentResults(BaseModel):
     state: ExperimentState
     at: datetime
     variants: list[VariantResults]
+    obstacles: Obstacles = []

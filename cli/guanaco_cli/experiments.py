@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from guanaco.estimates import Estimate
-    from guanaco.experiments import Experiment, ExperimentRequest, Variant
+    from guanaco.experiments import Experiment, ExperimentRequest, Obstacle, Variant
     from guanaco.sweeps import Sweep
 
 app = typer.Typer(no_args_is_help=True)
@@ -44,7 +44,7 @@ def list_experiments(as_json: AsJson = False) -> None:
         [
             (
                 one.name,
-                one.state,
+                f"{one.state}, takes nobody now" if one.obstacles else one.state,
                 one.competition or "all",
                 _users(one),
                 ", ".join(variant.name for variant in one.variants),
@@ -54,6 +54,8 @@ def list_experiments(as_json: AsJson = False) -> None:
             for one in experiments
         ],
     )
+    for one in experiments:
+        _print_obstacles(one.name, one.obstacles)
 
 
 @app.command(epilog="Example: guanaco experiments show prompts")
@@ -73,6 +75,7 @@ def show(name: Name, as_json: AsJson = False) -> None:
             for variant in experiment.variants
         ],
     )
+    _print_obstacles(name, experiment.obstacles)
 
 
 @app.command(epilog="Example: guanaco experiments create prompts.yaml")
@@ -129,14 +132,21 @@ def start(name: Name, as_json: AsJson = False) -> None:
 
 @app.command(epilog="Example: guanaco experiments stop prompts --yes")
 def stop(name: Name, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Stop an experiment for good; open conversations stay as they are.
+    """Stop an experiment; open conversations stay as they are.
 
-    No new conversation takes part.
+    No new conversation takes part, until the experiment is started again.
     """
-    console.confirm(f"Stop the experiment {name} for good?", yes=yes)
+    console.confirm(
+        f"Stop the experiment {name}? No new conversation takes part until it is started again.",
+        yes=yes,
+    )
     with connect() as client:
         experiment = client.stop_experiment(name)
-    _print_state(experiment, "Its conversations keep their variant.", as_json)
+    _print_state(
+        experiment,
+        f"Its conversations keep their variant. `guanaco experiments start {name}` begins it again.",
+        as_json,
+    )
 
 
 @app.command(epilog="Example: guanaco experiments results prompts --json")
@@ -172,6 +182,7 @@ def results(name: Name, as_json: AsJson = False) -> None:
             for one in found.variants
         ],
     )
+    _print_obstacles(name, found.obstacles)
 
 
 def _of_sweep(
@@ -207,6 +218,14 @@ def _of_sweep(
         )
     except ValidationError as error:
         raise InvalidInput(one_sentence(error)) from None
+
+
+def _print_obstacles(name: str, obstacles: Sequence[Obstacle]) -> None:
+    """Say why a running experiment takes no conversation now."""
+    if obstacles:
+        console.say(f"{name} takes nobody now, in no variant:")
+    for one in obstacles:
+        console.say(f"- {one.variant}: {one.detail}" if one.variant else f"- {one.detail}")
 
 
 def _users(experiment: Experiment) -> str:

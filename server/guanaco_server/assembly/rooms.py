@@ -200,6 +200,7 @@ def build_rooms(
         competitions=competitions.service,
         routing=routing.service,
         prompts=prompts.service,
+        sleep_service=scaling.sleep_service,
         outcomes=Outcomes(
             votes=votes_by_variant,
             lengths=chat_records.mean_lengths,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -37,6 +38,7 @@ class RunningExperiments:
         self._routing = routing
         self._running: dict[str, ExperimentRequest] = {}
         self._variants: dict[tuple[str, str], Variant] = {}
+        self._woken_at: dict[str, float] = {}
         self._commits = database.watch_commits()
         self._background = Background("running experiments")
 
@@ -63,11 +65,12 @@ class RunningExperiments:
             for variant in row.rules.variants
         }
 
-    def enter(self, account_id: str, user_id: str, competition_id: str) -> Exposure | None:
+    async def enter(self, account_id: str, user_id: str, competition_id: str) -> Exposure | None:
         """Return the experiment in which a new conversation of this user takes part, if any.
 
         While one of its models can take no conversation, an experiment takes none in any variant, because its variants
-        must have the same users at the same times.
+        must have the same users at the same times. For that reason each conversation that it would take keeps all of its
+        models awake, and wakes those that sleep.
         """
         if not self._running:
             return None
@@ -76,10 +79,21 @@ class RunningExperiments:
             if (
                 experiment.competition in (None, competition_id)
                 and is_in_part(experiment, unit)
-                and all(map(self._routing.can_take, models_of(experiment)))
+                and await self._has_all_models(experiment)
             ):
                 return Exposure(experiment.name, variant_of(experiment, unit), unit)
         return None
+
+    async def _has_all_models(self, experiment: ExperimentRequest) -> bool:
+        models = models_of(experiment)
+        if all(map(self._routing.can_take, models)):
+            self._routing.keep_awake(models)
+            return True
+        now = time.monotonic()
+        if now >= self._woken_at.get(experiment.name, float("-inf")) + REFRESH_S:
+            self._woken_at[experiment.name] = now
+            await self._routing.wake_together(models)
+        return False
 
     def variants(self, experiment: str) -> Sequence[Variant]:
         """Return the variants of a running experiment."""
@@ -93,6 +107,10 @@ class RunningExperiments:
             await self._routing.refresh()
             missing = self._not_ready(experiment)
         return missing
+
+    async def wake(self, experiment: ExperimentRequest) -> None:
+        """Wake the models of an experiment that sleep."""
+        await self._routing.wake_together(models_of(experiment))
 
     def expose(
         self, session: AsyncSession, exposure: Exposure, conversation_id: str, now: datetime

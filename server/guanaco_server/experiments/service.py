@@ -39,6 +39,7 @@ from guanaco_server.accounts.service import Account
 from guanaco_server.competitions.service import CompetitionService
 from guanaco_server.database.database import Database
 from guanaco_server.experiments import queries
+from guanaco_server.experiments.obstacles import ObstacleFinder
 from guanaco_server.experiments.running import RunningExperiments
 from guanaco_server.experiments.tables import ExperimentRow
 from guanaco_server.prompts.service import PromptService, is_by_chat_template
@@ -77,6 +78,7 @@ class ExperimentService:
         competitions: CompetitionService,
         running: RunningExperiments,
         prompts: PromptService,
+        obstacles: ObstacleFinder,
         outcomes: Outcomes,
     ) -> None:
         self._database = database
@@ -85,16 +87,26 @@ class ExperimentService:
         self._competitions = competitions
         self._running = running
         self._prompts = prompts
+        self._obstacles = obstacles
         self._outcomes = outcomes
 
     async def list_all(self) -> list[Experiment]:
         """Return the experiments in the order in which they were made."""
         async with self._database.read() as session:
-            return [_read(row) for row in await queries.all_rows(session)]
+            found = [_read(row) for row in await queries.all_rows(session)]
+        return await self._with_obstacles(found)
 
     async def find(self, name: str) -> Experiment:
         async with self._database.read() as session:
-            return _read(await _existing(session, name))
+            found = _read(await _existing(session, name))
+        return (await self._with_obstacles([found]))[0]
+
+    async def _with_obstacles(self, experiments: Sequence[Experiment]) -> list[Experiment]:
+        obstacles = await self._obstacles.find(experiments)
+        return [
+            one.model_copy(update={"obstacles": found})
+            for one, found in zip(experiments, obstacles, strict=True)
+        ]
 
     async def create(self, account: Account, request: ExperimentRequest) -> Experiment:
         """Make a draft; ExperimentConflict if the name is taken, also when two requests race for it."""
@@ -196,12 +208,14 @@ class ExperimentService:
                 lengths=await self._outcomes.lengths(session, groups),
                 reply_ms=await self._outcomes.reply_ms(session, groups),
             )
+        (obstacles,) = await self._obstacles.find([_read(row)])
         names = [variant.name for variant in row.rules.variants]
         return ExperimentResults(
             experiment=name,
             state=row.state,
             at=self._clock.now(),
             variants=[_results(each, names, found) for each in names],
+            obstacles=obstacles,
         )
 
     async def _with_ids(self, account: Account, request: ExperimentRequest) -> ExperimentRequest:
@@ -253,9 +267,10 @@ class ExperimentService:
 
     async def _require_served(self, experiment: ExperimentRequest) -> None:
         if missing := await self._running.unserved(experiment):
+            await self._running.wake(experiment)
             raise ExperimentConflict(
                 f"{missing[0]} is not served now, and without it {experiment.name} would take nobody.",
-                hint=f"`guanaco status {missing[0]}` says why; start the experiment when it is.",
+                hint=f"If it slept, it is being woken: try again in a minute. `guanaco status {missing[0]}` says how it is.",
             )
 
 

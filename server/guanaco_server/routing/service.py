@@ -397,7 +397,29 @@ class RoutingService:
 
     def can_take(self, submission_id: str) -> bool:
         """Return whether it is awake and has room now."""
-        return self._is_open(submission_id) and submission_id not in self._occupancy.full
+        return self._is_open(submission_id) and self.has_place(submission_id)
+
+    def has_place(self, submission_id: str) -> bool:
+        """Return whether it has room, if it is awake."""
+        return submission_id not in self._occupancy.full
+
+    def keep_awake(self, submission_ids: Sequence[str]) -> None:
+        """Count a conversation that needs all of these submissions as use of each."""
+        for submission_id in submission_ids:
+            self._traffic.note(submission_id)
+
+    async def wake_together(self, submission_ids: Sequence[str]) -> None:
+        """Wake those of these submissions that sleep, for conversations that need all of them. Do nothing while one is not deployed."""
+        if not all(map(self._is_deployed, submission_ids)):
+            return
+        self.keep_awake(submission_ids)
+        for submission_id in submission_ids:
+            if not self._deployments.replicas(submission_id):
+                await self._sleep_service.request_wake(submission_id)
+
+    def _is_deployed(self, submission_id: str) -> bool:
+        serving = self._serving.get(submission_id)
+        return serving is not None and _takes(serving)
 
     async def record(self, session: AsyncSession, assigned: Assigned, kept: timedelta) -> None:
         """Store what the decision needs to be replayed, within the caller's transaction, for as long as it is ``kept``."""
@@ -498,12 +520,7 @@ class RoutingService:
 
     def _is_open(self, submission_id: str) -> bool:
         """Return whether new conversations may go there at once."""
-        serving = self._serving.get(submission_id)
-        return (
-            serving is not None
-            and _takes(serving)
-            and bool(self._deployments.replicas(submission_id))
-        )
+        return self._is_deployed(submission_id) and bool(self._deployments.replicas(submission_id))
 
     def _live(self, serving: ServingSubmission) -> LiveSubmission:
         return LiveSubmission(

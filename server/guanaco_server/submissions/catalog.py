@@ -145,6 +145,11 @@ class SubmissionCatalog:
         """Read the generation parameters of each submission, within the caller's transaction."""
         return await queries.params(session, submission_ids)
 
+    async def statuses(self, submission_ids: Collection[str]) -> dict[str, Status]:
+        """Read the status of each submission; one that was deleted is left out."""
+        async with self._database.read() as session:
+            return await queries.statuses(session, submission_ids)
+
     async def developers(
         self, session: AsyncSession, submission_ids: Collection[str]
     ) -> dict[str, tuple[str, str]]:

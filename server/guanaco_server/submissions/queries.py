@@ -275,6 +275,13 @@ async def params(
     return {submission_id: found for submission_id, found in rows}
 
 
+async def statuses(session: AsyncSession, submission_ids: Collection[str]) -> dict[str, Status]:
+    rows = await session.execute(
+        select(SubmissionRow.id, SubmissionRow.status).where(SubmissionRow.id.in_(submission_ids))
+    )
+    return {submission_id: status for submission_id, status in rows}
+
+
 async def developers(
     session: AsyncSession, submission_ids: Collection[str]
 ) -> dict[str, tuple[str, str]]:

@@ -331,7 +331,7 @@ class ConversationService:
         self, account: Account, request: ConversationRequest, fit: PersonaFit
     ) -> Exposure | None:
         """Return the experiment that the conversation takes part in: one whose models the persona fits, all of them."""
-        exposure = self._experiments.enter(account.id, request.user_id, request.competition)
+        exposure = await self._experiments.enter(account.id, request.user_id, request.competition)
         if exposure is None:
             return None
         for variant in self._experiments.variants(exposure.experiment):
