@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
+
+_Problem = TypeVar("_Problem", bound=Mapping[str, Any])
 
 MAPPING = "It should map names to values"
 PATTERNS = {
@@ -27,10 +29,21 @@ def problems_of(
         error: What pydantic found.
         model: The model that was validated, whose nearest field is named where one does not exist.
     """
-    for problem in error.errors(include_url=False):
+    for problem in true_problems(error.errors(include_url=False)):
         place = ".".join(str(part) for part in problem["loc"])
         meant = _meant(problem, model)
         yield place, f"{plain_words(problem)}{meant}."
+
+
+def true_problems(problems: Iterable[_Problem]) -> Iterator[_Problem]:
+    """Yield the problems without lists that seem too short because faulty items are not counted."""
+    for problem in problems:
+        given = problem.get("input")
+        if problem["type"] != "too_short" or not isinstance(given, Sized):
+            yield problem
+        elif len(given) < problem["ctx"]["min_length"]:
+            limits = {**problem["ctx"], "actual_length": len(given)}
+            yield cast(_Problem, {**problem, "ctx": limits})
 
 
 def one_sentence(error: ValidationError, model: type[BaseModel] | None = None) -> str:

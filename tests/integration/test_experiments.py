@@ -248,7 +248,7 @@ async def test_another_process_serves_the_conversation_in_its_variant(database: 
     conversation = await world.open(backend, await user_of(world, TWO_PROMPTS, "terse"))
     await say(await other.http(Role.BACKEND, "app"), conversation)
     assert other.model_server.generations[-1].prompt.endswith("\nB")
-    assert other.running.enter("a", "b", "open") is not None, "it has looked"
+    assert await other.running.enter("a", "b", "open") is not None, "it has looked"
 
 
 @pytest.mark.slow
@@ -260,7 +260,7 @@ async def test_every_process_learns_by_itself_that_one_has_started(database: Dat
     await make(admin, TWO_PROMPTS)
 
     async def takes_part() -> bool:
-        return other.running.enter("app", "sam", "open") is not None
+        return await other.running.enter("app", "sam", "open") is not None
 
     await eventually(takes_part)
     await other.running.stop()
@@ -278,8 +278,9 @@ async def test_experiments_that_share_users_are_refused_with_a_sentence(database
     assert (await admin.put("/experiments/more", json=moved)).status_code == 200
     assert (await admin.post("/experiments/more/start")).status_code == 200
     account = (await world.account(Role.BACKEND, "app")).id
-    entered = {world.running.enter(account, str(user), "open").experiment for user in range(50)}  # type: ignore[union-attr]
-    assert entered == {"prompts", "more"}
+    entered = [await world.running.enter(account, str(user), "open") for user in range(50)]
+    assert {one.experiment for one in entered if one} == {"prompts", "more"}
+    assert None not in entered
 
 
 @pytest.mark.both_databases
@@ -405,3 +406,24 @@ async def test_who_is_deleted_leaves_the_results(database: Database) -> None:
         await session.delete(await session.get(ConversationRow, conversation))
     found = (await admin.get("/experiments/prompts/results")).json()["variants"]
     assert [one["users"] for one in found] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("variants", "detail"),
+    [
+        (
+            [{"name": "a", "share": -1}, {"name": "b"}],
+            "variants.0.share: Input should be greater than 0.",
+        ),
+        (
+            [{"name": "a", "share": -1}],
+            "variants.0.share: Input should be greater than 0; variants: It should have at least 2 items, and has 1.",
+        ),
+    ],
+)
+async def test_only_the_true_faults_of_an_experiment_are_named(
+    database: Database, variants: list[dict[str, Any]], detail: str
+) -> None:
+    admin = await World(database).http(Role.ADMIN)
+    refused = await admin.post("/experiments", json={"name": "x", "variants": variants})
+    assert (refused.status_code, refused.json()["detail"]) == (422, detail)

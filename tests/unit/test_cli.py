@@ -382,6 +382,15 @@ def test_file_that_is_no_experiment_is_refused_in_a_sentence(
     assert says in capsys.readouterr().err
 
 
+def test_a_faulty_variant_is_the_only_fault_that_is_named(capsys: Any, tmp_path: Path) -> None:
+    file = tmp_path / "broken.yaml"
+    file.write_text("name: a\nvariants: [{name: a, share: -1}, {name: b}]")
+    assert run(["experiments", "create", str(file)]) == 2
+    shown = capsys.readouterr().err
+    assert "variants.0.share" in shown
+    assert "items" not in shown
+
+
 def test_costs_of_a_month_span_its_first_to_last_moment(server: Any) -> None:
     answer = {"gpu_hours": 0, "cost": 0, "since": AT, "until": AT, "currency": "USD"}
     script = server(httpx.Response(200, json=answer | {"submissions": [], "developers": []}))

@@ -22,7 +22,7 @@ from sqlalchemy.exc import TimeoutError as NoConnectionLeft
 from starlette.exceptions import HTTPException
 
 from guanaco import errors
-from guanaco.errors.validation import plain_words
+from guanaco.errors.validation import plain_words, true_problems
 
 STATUS_BY_CLASS: dict[type[errors.GuanacoError], int] = {
     errors.PayloadTooLarge: 413,
@@ -225,7 +225,7 @@ def internal_fault(what: str, error: BaseException) -> errors.InternalFault:
 def describe_problems(problems: Sequence[Any]) -> str:
     """pydantic's problems as one sentence: where, and what is wrong there. Where a value may be written in several ways, the first counts."""
     told: dict[str, str] = {}
-    for problem in problems:
+    for problem in true_problems(problems):
         told.setdefault(_place(problem), _describe(problem))
     return "; ".join(told.values()) + "."
 
