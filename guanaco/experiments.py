@@ -97,7 +97,7 @@ class ObstacleReason(OpenEnum):
 
 
 class Obstacle(BaseModel):
-    """What keeps a running experiment from taking conversations: a model of a variant, or its competition."""
+    """A reason for which a running experiment takes no conversations now: a model of a variant, or its competition."""
 
     variant: str | None = Field(description="Null where it is the competition.")
     model: str | None = Field(description="The variant's submission.")

@@ -63,7 +63,7 @@ REMEDIES: dict[str, Remedy] = {
         "`GET /conversations/{id}/battles` or `guanaco duels list ID` lists its battles.",
     ),
     "battles_off": Remedy(
-        "The conversation's competition allows no battles, or the conversation is part of an experiment.",
+        "The conversation's competition allows no battles or is over, or the conversation is part of an experiment or has a chosen model.",
         "Send the message in the usual way; an admin allows battles with the competition's `duels` rule.",
     ),
     "budget_exceeded": Remedy(
@@ -99,7 +99,7 @@ REMEDIES: dict[str, Remedy] = {
         "It is asked again by itself; if it lasts, an operator looks at the API server and the network policies.",
     ),
     "competition_closed": Remedy(
-        "The competition has not begun, is over, or is frozen.",
+        "The competition has not begun, is over, or is frozen. One that has not begun cannot be frozen.",
         "`GET /competitions` or `guanaco competitions list` shows when each one runs.",
     ),
     "competition_not_found": Remedy(

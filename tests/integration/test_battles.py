@@ -201,6 +201,24 @@ async def test_a_competition_without_battles_refuses_them(database: Database) ->
     assert await contents(http, conversation) == []
 
 
+async def test_a_battle_in_a_frozen_competition_is_refused_as_over(database: Database) -> None:
+    world, http, _ = await in_battle(database)
+    admin = await world.http(Role.ADMIN)
+    rules = CompetitionRequest(
+        name="Cup", starts_at=world.clock.now(), duels=DuelRule(battles=True)
+    )
+    await world.competitions.put("cup", rules)
+    body = {"user_id": "u2", "bot": {"name": "Luna"}, "consent": True, "competition": "cup"}
+    opened = (await http.post("/conversations", json=body)).json()
+    assert (await admin.post("/competitions/cup/freeze")).status_code == 200
+    await world.routing.refresh()
+    path = f"/conversations/{opened['conversation_id']}/battles"
+    answer = await http.post(path, json={"content": "Hi"})
+    assert (answer.status_code, answer.json()["error"]) == (409, "battles_off")
+    assert "the competition cup is over" in answer.json()["detail"]
+    assert "experiment" not in answer.json()["detail"]
+
+
 async def test_a_repeated_battle_gets_the_same_answer(database: Database) -> None:
     world, http, conversation = await in_battle(database, Script(("One",)), Script(("Two",)))
     path, key = f"/conversations/{conversation}/battles", {"Idempotency-Key": "battle-1"}

@@ -62,7 +62,7 @@ class Asleep(Scaled):
 
 
 async def obstacles(admin: httpx.AsyncClient) -> list[tuple[str | None, str]]:
-    """What `show` says, once `results` and `list` have said the same."""
+    """Return what `show` says, and assert that `results` and `list` say the same."""
     shown = (await admin.get("/experiments/models")).json()["obstacles"]
     results = (await admin.get("/experiments/models/results")).json()
     (listed,) = (await admin.get("/experiments")).json()

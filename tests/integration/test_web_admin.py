@@ -206,6 +206,16 @@ async def an_experiment_is_started_and_stopped(world: WebWorld, root: httpx.Asyn
     assert (await root.get("/admin/experiments/none")).status_code == 404
 
 
+async def test_a_page_offers_no_freeze_before_the_beginning(world: WebWorld) -> None:
+    root = await signed_in(world, Role.ADMIN, "root")
+    begins = world.clock.now() + timedelta(days=1)
+    await world.competitions.put("next", CompetitionRequest(name="Next", starts_at=begins))
+    assert "/next/freeze" not in (await root.get("/admin/competitions/next")).text
+    asked = await root.get("/admin/competitions/next/freeze")
+    assert asked.status_code == 409
+    assert "begins on" in asked.text
+
+
 async def a_vote_is_let_in(world: WebWorld, root: httpx.AsyncClient) -> None:
     (flag,) = await world.flags.newest("spring", "ada-llama-bard_v1", 10)
     path = f"/admin/votes/{flag.feedback_id}/allow"

@@ -74,7 +74,7 @@ def calls() -> Iterator[tuple[str, str, str, list[str]]]:
 
 
 def arguments_of(operation: dict[str, Any]) -> set[str]:
-    """Return the names in an operation's query and JSON body. Whether a reply is streamed is said by the call's name."""
+    """Return the names in an operation's query and JSON body, without ``stream``, for which the SDK has calls of their own."""
     names = {one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"}
     for content in operation.get("requestBody", {}).get("content", {}).values():
         schema = content.get("schema", {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Self
 
 from guanaco.errors.tree import GuanacoError
@@ -106,35 +107,72 @@ class ConversationBusy(Conflict):
 
 
 class BattlesOff(Conflict):
+    """``why`` completes the sentence, where it is not the competition's rule."""
+
     code = "battles_off"
 
-    def __init__(self, competition_id: str) -> None:
+    def __init__(self, competition_id: str, why: str | None = None) -> None:
+        more = (
+            "; an admin allows battles with the competition's `duels.battles`."
+            if why is None
+            else "."
+        )
         super().__init__(
-            "This conversation has no battles: its competition does not allow them, or it takes part in an experiment.",
-            hint="Send the message with `guanaco conversations say`; an admin allows battles with the competition's `duels.battles`.",
+            f"This conversation has no battles: {why or 'its competition does not allow them'}.",
+            hint=f"Send the message with `guanaco conversations say`{more}",
         )
         self.competition_id = competition_id
 
 
 class CompetitionClosed(Conflict):
+    """``why`` is the sentence that says it; in general the competition just does not run."""
+
     code = "competition_closed"
 
-    def __init__(self, competition_id: str) -> None:
+    def __init__(
+        self, competition_id: str, why: str | None = None, hint: str | None = None
+    ) -> None:
         super().__init__(
-            f"The competition {competition_id} does not run now.",
-            hint="`guanaco competitions list` shows their windows.",
+            why or f"The competition {competition_id} does not run now.",
+            hint=hint or "`guanaco competitions list` shows their windows.",
         )
 
     @classmethod
     def frozen(cls, competition_id: str) -> Self:
         """Return the error of a change of its rules once it is frozen."""
-        error = cls.__new__(cls)
-        GuanacoError.__init__(
-            error,
+        return cls(
+            competition_id,
             f"The competition {competition_id} is frozen, so its rules can no longer change.",
-            hint="Make another competition with the rules that you want.",
+            "Make another competition with the rules that you want.",
         )
-        return error
+
+    @classmethod
+    def not_begun(cls, competition_id: str, starts_at: datetime) -> Self:
+        """Return the error of freezing it before its beginning."""
+        return cls(
+            competition_id,
+            f"The competition {competition_id} begins on {_moment(starts_at)}, so there is nothing to rank yet.",
+            f"Freeze it after its beginning; to call it off or move it, change its window with `guanaco competitions put {competition_id} FILE`.",
+        )
+
+    @classmethod
+    def outside(
+        cls, competition_id: str, starts_at: datetime, ends_at: datetime | None, now: datetime
+    ) -> Self:
+        """Return the error of a conversation before its beginning, after its end, or once it is frozen."""
+        if now < starts_at:
+            return cls(
+                competition_id, f"The competition {competition_id} begins on {_moment(starts_at)}."
+            )
+        if ends_at is not None and now >= ends_at:
+            return cls(
+                competition_id, f"The competition {competition_id} ended on {_moment(ends_at)}."
+            )
+        return cls(competition_id, f"The competition {competition_id} is frozen, so it is over.")
+
+
+def _moment(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d at %H:%M} UTC"
 
 
 class NewerVersionNeeded(Conflict):

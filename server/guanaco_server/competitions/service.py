@@ -68,7 +68,8 @@ class CompetitionService:
         """Return a competition; CompetitionClosed before its window, after it, and once it is frozen."""
         competition = await self.find(competition_id)
         if not self._is_running(competition):
-            raise CompetitionClosed(competition_id)
+            window = competition.starts_at, competition.ends_at
+            raise CompetitionClosed.outside(competition_id, *window, self._clock.now())
         return competition
 
     async def hold_open(self, session: AsyncSession, competition_ids: Collection[str]) -> None:
@@ -80,7 +81,7 @@ class CompetitionService:
         return bool(await queries.frozen(session, {competition_id}))
 
     async def freeze(self, competition_id: str, by: Actor) -> Competition:
-        """End a competition for good; InvalidInput for ``open``. Freezing it again changes nothing."""
+        """End a competition for good; InvalidInput for ``open``, CompetitionClosed before its beginning. Freezing it again changes nothing."""
         if competition_id == OPEN:
             raise InvalidInput("The open competition has no end, so it cannot be frozen.")
 
@@ -91,6 +92,7 @@ class CompetitionService:
             if row.rules.ranking.is_unknown:
                 raise NewerVersionNeeded(f"the rules of the competition {competition_id}")
             if row.frozen_at is None:
+                require_begun(_read(row), self._clock.now())
                 row.frozen_at = row.updated_at = self._clock.now()
                 await self._audit.note(session, by, FREEZE, competition_id)
             return _read(row)
@@ -155,6 +157,12 @@ class CompetitionService:
 def always_runs(request: CompetitionRequest, now: datetime) -> bool:
     """Return whether a competition of these rules runs from now on without end."""
     return request.ends_at is None and request.starts_at <= now
+
+
+def require_begun(competition: Competition, now: datetime) -> None:
+    """Raise CompetitionClosed for a competition that is still to come: its ranking would be empty for good."""
+    if now < competition.starts_at:
+        raise CompetitionClosed.not_begun(competition.id, competition.starts_at)
 
 
 def _noted(

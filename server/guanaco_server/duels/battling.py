@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.chat import Reply
+from guanaco.competitions import CHOSEN
 from guanaco.duels import (
     Battle,
     BattleReply,
@@ -107,10 +108,23 @@ class BattleService:
         """
         turn = await self._replies.claim(account, conversation_id, request.content)
         history = turn.history
-        if history.variant is not None or not self._routing.has_battles(history.competition):
+        if refusal := self._refusal(history):
             await self._replies.release(turn, keeps_question=False)
-            raise BattlesOff(history.competition)
+            raise refusal
         return self._generate_both_replies(turn, stop or BattleStop())
+
+    def _refusal(self, history: History) -> BattlesOff | None:
+        """Return why a conversation has no battles, if so."""
+        competition = history.competition
+        if history.variant is not None:
+            return BattlesOff(competition, "it takes part in an experiment")
+        if competition == CHOSEN:
+            return BattlesOff(
+                competition, "its app chose the model, so it takes part in no competition"
+            )
+        if not self._routing.knows_running(competition):
+            return BattlesOff(competition, f"the competition {competition} is over")
+        return None if self._routing.has_battles(competition) else BattlesOff(competition)
 
     async def _generate_both_replies(self, turn: ClaimedTurn, stop: BattleStop) -> BattleEvents:
         history = turn.history

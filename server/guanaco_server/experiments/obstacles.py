@@ -23,7 +23,6 @@ WORDS = {
     ObstacleReason.ASLEEP: "{model} sleeps. The next conversation that the experiment would take wakes it.",
     ObstacleReason.STARTING: "{model} has no ready model server now; one is being started.",
     ObstacleReason.FULL: "{model} has no room now. It takes conversations again when others end.",
-    ObstacleReason.COMPETITION_CLOSED: "The competition {competition} does not run now. Stop the experiment.",
 }
 NOT_DEPLOYED = "{model} is {status}. {cure}"
 REACTIVATE = "`guanaco reactivate {model}` serves it again; or stop the experiment."
@@ -64,10 +63,9 @@ class ObstacleFinder:
             return []
         try:
             await self._competitions.require_running(experiment.competition)
-        except CompetitionClosed:
+        except CompetitionClosed as error:
             reason = ObstacleReason.COMPETITION_CLOSED
-            detail = WORDS[reason].format(competition=experiment.competition)
-            return [Obstacle(variant=None, model=None, reason=reason, detail=detail)]
+            return [Obstacle(variant=None, model=None, reason=reason, detail=error.detail)]
         return []
 
     def _reason(self, model: str, status: Status | None, asleep: Set[str]) -> ObstacleReason | None:

@@ -341,6 +341,10 @@ class RoutingService:
             return None
         return rules.ask, rules.assignment.seed
 
+    def knows_running(self, competition_id: str) -> bool:
+        """Return whether a competition runs, by the last snapshot."""
+        return competition_id in self._rules
+
     def has_battles(self, competition_id: str) -> bool:
         """Return whether a running competition lets two submissions answer one message."""
         rules = self._rules.get(competition_id)

@@ -21,7 +21,7 @@ from guanaco.competitions import (
 from guanaco.errors import NotFound
 from guanaco.forms import Slug
 from guanaco.open_enum import OpenEnum
-from guanaco_server.competitions.service import OPEN_ALWAYS_RUNS, always_runs
+from guanaco_server.competitions.service import OPEN_ALWAYS_RUNS, always_runs, require_begun
 from guanaco_server.http.routes import Routes
 from guanaco_server.web.access.guards import Member
 from guanaco_server.web.field_problems import field_problems
@@ -107,6 +107,7 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
         found = await web.competitions.find(competition_id)
         if found.id == OPEN or found.frozen_at is not None:
             raise NotFound("There is no such page.")
+        require_begun(found, web.clock.now())
         return web.pages.show(request, "admin/freeze.html", competition=found)
 
     @routes.post("/admin/competitions/{competition_id}/freeze")
@@ -128,6 +129,7 @@ def _form(
         status=422 if problems else 200,
         fields=fields,
         competition=competition,
+        has_begun=competition is not None and competition.starts_at <= web.clock.now(),
         problems=problems,
         rankings=_choices(RankingRule, fields["ranking"]),
         assignments=_choices(AssignmentKind, fields["assignment"]),
