@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from guanaco.accounts import Role
 from guanaco.competitions import CompetitionRequest
 from guanaco.errors import Blame
+from guanaco.experiments import ExperimentRequest, Variant
 from guanaco.submissions import Failure, Status
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.model_servers.memory import Script
@@ -204,6 +205,25 @@ async def an_experiment_is_started_and_stopped(world: WebWorld, root: httpx.Asyn
         assert (await world.experiments.find("warmth")).state == state
     assert (await root.get("/admin/experiments/warmth/stop")).status_code == 404
     assert (await root.get("/admin/experiments/none")).status_code == 404
+
+
+async def test_the_page_of_an_experiment_that_takes_nobody_says_why(world: WebWorld) -> None:
+    await operated(world)
+    root = await signed_in(world, Role.ADMIN, "root")
+    models = [Variant(name="rule"), Variant(name="bard", model="ada-llama-bard_v1")]
+    request = ExperimentRequest(name="models", variants=tuple(models))
+    await world.experiments.create(await world.account(Role.ADMIN, "root"), request)
+    await world.experiments.start("models")
+    assert "takes nobody now" not in (await root.get("/admin/experiments")).text
+    assert "It takes nobody now" not in (await root.get("/admin/experiments/models")).text
+    await world.submissions.deactivate(
+        await world.account(Role.DEVELOPER, "ada"), "ada-llama-bard_v1"
+    )
+    await world.routing.refresh()
+    assert "takes nobody now" in (await root.get("/admin/experiments")).text
+    page = (await root.get("/admin/experiments/models")).text
+    assert "It takes nobody now" in page
+    assert "bard: ada-llama-bard_v1 is inactive." in page
 
 
 async def test_a_page_offers_no_freeze_before_the_beginning(world: WebWorld) -> None:

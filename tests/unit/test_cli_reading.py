@@ -150,6 +150,27 @@ def test_an_experiment_shows_which_kind_of_prompt_a_variant_has(server: Any, cap
     assert "prompt file" in shown
 
 
+def test_an_experiment_that_takes_nobody_says_why(server: Any, capsys: Any) -> None:
+    obstacles = [
+        {"variant": "b", "model": "org-b_v1", "reason": "asleep", "detail": "org-b_v1 sleeps."},
+        {"variant": None, "model": None, "reason": "yawning", "detail": "A newer reason."},
+    ]
+    blocked = EXPERIMENT | {"obstacles": obstacles}
+    results = {"experiment": "prompts", "state": "running", "at": AT, "variants": [RESULTS]}
+    server(
+        httpx.Response(200, json=[blocked]),
+        httpx.Response(200, json=blocked),
+        httpx.Response(200, json=results | {"obstacles": obstacles}),
+    )
+    for command in (["list"], ["show", "prompts"], ["results", "prompts"]):
+        assert run(["experiments", *command]) == 0
+        shown = capsys.readouterr()
+        assert "prompts takes nobody now" in shown.err
+        assert "b: org-b_v1 sleeps." in shown.err
+        assert "- A newer reason." in shown.err
+        assert ("takes nobody now" in shown.out) == (command == ["list"])
+
+
 def test_logs_show_debug_lines_only_when_asked_for(server: Any, capsys: Any) -> None:
     body = submission_events(1) + sse(
         "log", event_json(2, level="debug", message=f"deep {HOSTILE}"), 2
