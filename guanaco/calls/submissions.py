@@ -22,7 +22,6 @@ from guanaco.calls.wire import (
 )
 from guanaco.cards import ModelCard
 from guanaco.checks import RepoCheck
-from guanaco.competitions import OPEN
 from guanaco.contract import reader
 from guanaco.formatters import load_formatter
 from guanaco.leaderboard import SubmissionMetrics
@@ -427,12 +426,12 @@ def teardown(submission_id: str) -> Call[Submission]:
     return _change(submission_id, "teardown")
 
 
-def metrics(submission_id: str, *, competition: str = OPEN) -> Call[SubmissionMetrics]:
+def metrics(submission_id: str, *, competition: str | None = None) -> Call[SubmissionMetrics]:
     """Return the submission's metrics: ratings, conversations, and how they went.
 
     Args:
         submission_id: The submission's id, or an alias like ``org/model@champion``.
-        competition: The id of the competition whose conversations are counted.
+        competition: The id of the competition whose conversations are counted; otherwise those of all.
 
     Returns:
         The SubmissionMetrics.
@@ -441,7 +440,7 @@ def metrics(submission_id: str, *, competition: str = OPEN) -> Call[SubmissionMe
         SubmissionNotFound: There is no such submission, or it is another developer's.
         CompetitionNotFound: There is no such competition.
     """
-    params = {"competition": competition}
+    params = {} if competition is None else {"competition": competition}
     return get(of_submission(submission_id, "metrics"), SubmissionMetrics, params=params)
 
 
