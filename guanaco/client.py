@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextlib import aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -22,7 +23,7 @@ from guanaco.calls import gpus as gpus_calls
 from guanaco.calls import prompts as prompts_calls
 from guanaco.calls import submissions as submissions_calls
 from guanaco.calls import sweeps as sweeps_calls
-from guanaco.calls.wire import Call, StreamCall
+from guanaco.calls.wire import Call, StreamCall, described
 from guanaco.feedback_methods import AsyncFeedbackMethods, FeedbackMethods
 from guanaco.profile import Profile
 from guanaco.submissions import Submission, SubmissionEvent
@@ -55,7 +56,7 @@ def _documented(call: Callable[..., object]) -> Callable[[M], M]:
 def _sent(call: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], T]:
     @_documented(call)
     def method(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self.transport.run(call(*args, **kwargs))
+        return self.transport.run(described(call, *args, **kwargs))
 
     return method
 
@@ -65,7 +66,7 @@ def _streamed(
 ) -> Callable[Concatenate[Client, P], Generator[T, None, None]]:
     @_documented(call)
     def method(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Generator[T, None, None]:
-        return self.transport.stream(call(*args, **kwargs))
+        return self.transport.stream(described(call, *args, **kwargs))
 
     return method
 
@@ -74,8 +75,8 @@ def _awaited(
     call: Callable[P, Call[T]],
 ) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
     @_documented(call)
-    def method(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
-        return self.transport.run(call(*args, **kwargs))
+    async def method(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.transport.run(described(call, *args, **kwargs))
 
     return method
 
@@ -84,8 +85,12 @@ def _async_streamed(
     call: Callable[P, StreamCall[T]],
 ) -> Callable[Concatenate[AsyncClient, P], AsyncGenerator[T, None]]:
     @_documented(call)
-    def method(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[T, None]:
-        return self.transport.stream(call(*args, **kwargs))
+    async def method(
+        self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncGenerator[T, None]:
+        async with aclosing(self.transport.stream(described(call, *args, **kwargs))) as items:
+            async for item in items:
+                yield item
 
     return method
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from guanaco.calls import feedback as feedback_calls
-from guanaco.calls.wire import Request
+from guanaco.calls.wire import Request, described
 from guanaco.errors import InvalidInput, LibraryMissing
 from guanaco.feedback import ExportFormat, Feedback, FeedbackPage
 
@@ -84,7 +84,7 @@ class FeedbackMethods:
         """
         while True:
             page = self.transport.run(
-                feedback_calls.feedback_page(submission_id, cursor=cursor, **filters)
+                described(feedback_calls.feedback_page, submission_id, cursor=cursor, **filters)
             )
             yield page
             cursor = page.next_cursor
@@ -171,7 +171,7 @@ class AsyncFeedbackMethods:
         """
         while True:
             page = await self.transport.run(
-                feedback_calls.feedback_page(submission_id, cursor=cursor, **filters)
+                described(feedback_calls.feedback_page, submission_id, cursor=cursor, **filters)
             )
             for item in page.items:
                 yield item
@@ -269,8 +269,12 @@ def _export(
     cursor: str | None,
     filters: Filters,
 ) -> Request:
-    return feedback_calls.export(
-        submission_id, format=format or _format_of(path), cursor=cursor, **filters
+    return described(
+        feedback_calls.export,
+        submission_id,
+        format=format or _format_of(path),
+        cursor=cursor,
+        **filters,
     )
 
 

@@ -105,6 +105,8 @@ def _bytes(path: Path) -> bytes:
         ) from None
     except OSError as error:
         raise InvalidFormatter(f"{path} cannot be read: {error.strerror}.") from None
+    except ValueError:
+        raise InvalidFormatter(f"{str(path)!r} cannot be the name of a file.") from None
     if len(raw) > MAX_FILE_BYTES:
         raise InvalidFormatter(f"{path} is over {MAX_FILE_BYTES:,} bytes.")
     return raw

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from guanaco.calls.wire import Call, Request, StreamCall
+from guanaco.calls.wire import NOT_TEXT, Call, Request, StreamCall
 from guanaco.errors import (
     DatabaseUnavailable,
     GuanacoError,
@@ -193,6 +193,9 @@ def _delays(call: Call[T]) -> tuple[float, ...]:
 
 
 def _arguments(request: Request, timeout_s: float) -> Mapping[str, Any]:
+    for name, value in request.headers.items():
+        if not (value.isascii() and value.isprintable()):
+            raise InvalidInput(f"{name} can only have ASCII letters, digits and signs.")
     return {
         "method": request.method,
         "url": request.path,
@@ -260,13 +263,15 @@ class Following(Generic[T]):
 
 @contextmanager
 def translated(url: str) -> Iterator[None]:
-    """Turn whatever keeps a request from being answered within the block into ServerUnreachable."""
+    """Turn whatever keeps a request from being answered within the block into ServerUnreachable; InvalidInput for what cannot be sent."""
     try:
         yield
     except (httpx.InvalidURL, httpx.UnsupportedProtocol):
         raise InvalidInput(
             f"{url} is not a URL.", hint="It begins with http:// or https://."
         ) from None
+    except UnicodeEncodeError:
+        raise InvalidInput(NOT_TEXT) from None
     except (httpx.RequestError, httpx.StreamError) as error:
         raise ServerUnreachable(url) from error
 

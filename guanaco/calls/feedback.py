@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import ValidationError
-
 from guanaco.calls.wire import (
     API,
     Call,
     Request,
     delete,
+    described,
     get,
     of_conversation,
     of_submission,
@@ -18,8 +17,6 @@ from guanaco.calls.wire import (
     put,
     segment,
 )
-from guanaco.errors import InvalidInput
-from guanaco.errors.validation import one_sentence
 from guanaco.feedback import (
     ExportQuery,
     Feedback,
@@ -144,7 +141,7 @@ def feedback_page(
     Raises:
         SubmissionNotFound: There is no such submission, or it is another developer's.
     """
-    query = _checked(FeedbackQuery, filters | {"cursor": cursor, "limit": limit})
+    query = described(FeedbackQuery, **filters | {"cursor": cursor, "limit": limit})
     return get(
         of_submission(submission_id, "feedback"),
         FeedbackPage,
@@ -179,7 +176,7 @@ def export(submission_id: str, **query: Any) -> Request:
     Raises:
         SubmissionNotFound: There is no such submission, or it is another developer's.
     """
-    checked = _checked(ExportQuery, query)
+    checked = described(ExportQuery, **query)
     return Request(
         method="GET",
         path=f"{API}{of_submission(submission_id, 'feedback', 'export')}",
@@ -212,13 +209,6 @@ def hide_quote(feedback_id: str) -> Call[None]:
         FeedbackNotFound: There is no such rating.
     """
     return delete(f"/feedback/{segment(feedback_id)}/quote")
-
-
-def _checked(model: type[FeedbackQuery] | type[ExportQuery], query: dict[str, Any]) -> Any:
-    try:
-        return model(**query)
-    except ValidationError as error:
-        raise InvalidInput(one_sentence(error)) from None
 
 
 def _params(query: FeedbackQuery | ExportQuery) -> dict[str, str]:

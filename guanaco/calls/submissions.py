@@ -474,9 +474,9 @@ def _request(
 
 def _reference(given: Prompt | str | None) -> str | None:
     """Return the stored prompt that is named, as ``name@version``; a preset or a file of that name comes first."""
-    if not isinstance(given, str) or given in PRESETS or Path(given).exists():
+    if not isinstance(given, str) or read_reference(given) is None:
         return None
-    return given if read_reference(given) is not None else None
+    return None if given in PRESETS or Path(given).exists() else given
 
 
 def _formatter(given: Prompt | str | None) -> Prompt | None:

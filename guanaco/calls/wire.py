@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 from urllib.parse import quote
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from guanaco.contract import reader
-from guanaco.errors import InvalidInput
+from guanaco.errors import InvalidInput, SubmissionNotFound
+from guanaco.errors.validation import one_sentence
 from guanaco.sse import ServerEvent
 
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 
 API = "/api/v1"
 ANSWER_TIMEOUT_S = 30.0
 REPLY_TIMEOUT_S = 150.0  # the platform gives a whole reply 120 s
 QUIET_TIMEOUT_S = 35.0  # the platform sends a heartbeat every 10 s, and a first token within 30 s
+ALIAS = re.compile("[^/@]+/[^/@]+@[^/@]+")
+NOT_TEXT = "A text has a character that UTF-8 cannot write: a half of a pair (surrogate)."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +61,20 @@ class StreamCall(Request, Generic[T]):
     is_resumable: bool = False
     must_end_with: str | None = None
     timeout_s: float = QUIET_TIMEOUT_S
+
+
+def described(call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Return what ``call`` returns; InvalidInput for wrong arguments, which quotes none of them.
+
+    Pydantic's own error holds the values that it refuses: a user's words would come into an app's logs.
+    """
+    try:
+        return call(*args, **kwargs)
+    except ValidationError as error:
+        sentence = one_sentence(error)
+    except UnicodeEncodeError:
+        sentence = NOT_TEXT
+    raise InvalidInput(sentence)  # outside of the block: an error without a context
 
 
 def get(path: str, kind: type[T], *, params: Mapping[str, str] | None = None) -> Call[T]:
@@ -138,8 +158,11 @@ def put(
 
 
 def of_submission(submission_id: str, *rest: str) -> str:
-    """Return the path of a submission, or of something that it has."""
-    return "/".join(("/submissions", segment(submission_id), *rest))
+    """Return the path of a submission, or of something that it has. SubmissionNotFound for what is neither an id nor an alias."""
+    _require_id(submission_id)
+    if "/" in submission_id and not ALIAS.fullmatch(submission_id):
+        raise SubmissionNotFound(submission_id)
+    return "/".join(("/submissions", quote(submission_id, safe=""), *rest))
 
 
 def of_conversation(conversation_id: str, *rest: str) -> str:
@@ -149,9 +172,17 @@ def of_conversation(conversation_id: str, *rest: str) -> str:
 
 def segment(value: str) -> str:
     """Return an id as a part of a path. InvalidInput for one that would name another place."""
+    _require_id(value)
+    if "/" in value:  # a server reads %2F as the end of a part, too
+        raise InvalidInput(f"{value[:100]!r} is not an id: an id has no slash.")
+    return quote(value, safe="")
+
+
+def _require_id(value: str) -> None:
+    if not isinstance(value, str):
+        raise InvalidInput(f"An id should be a string, not {type(value).__name__}.")
     if not value.strip("."):  # "", "." and ".."
         raise InvalidInput(f"{value!r} is not an id.")
-    return quote(value, safe="")
 
 
 def to_json(body: BaseModel | None) -> dict[str, Any] | None:

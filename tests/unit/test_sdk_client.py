@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -261,8 +262,64 @@ def test_an_id_that_would_name_another_place_is_not_sent(bad: str) -> None:
 def test_an_id_cannot_escape_its_place_in_the_path() -> None:
     guanaco, script = client(refused(errors.SubmissionNotFound("x"), 404))
     with pytest.raises(errors.SubmissionNotFound):
-        guanaco.submission("../keys?x=1")
-    assert script.requests[0].url.raw_path == b"/api/v1/submissions/..%2Fkeys%3Fx%3D1"
+        guanaco.submission("../keys?x=1@y")
+    assert script.requests[0].url.raw_path == b"/api/v1/submissions/..%2Fkeys%3Fx%3D1%40y"
+
+
+def test_an_id_with_a_slash_has_its_own_sentence() -> None:
+    guanaco, script = client(httpx.Response(500))
+    for asked, kind in (
+        (lambda: guanaco.submission("org/model"), errors.SubmissionNotFound),
+        (lambda: guanaco.submission("../keys?x=1"), errors.SubmissionNotFound),
+        (lambda: guanaco.competition("a/b"), errors.InvalidInput),
+        (lambda: guanaco.prompt_version("support", "a/b"), errors.InvalidInput),
+        (lambda: guanaco.submission(None), errors.InvalidInput),  # type: ignore[arg-type]
+        (lambda: guanaco.submission("\ud800"), errors.InvalidInput),
+    ):
+        with pytest.raises(kind):
+            asked()
+    assert not script.requests
+
+
+PRIVATE = "Kim's diary"
+WRONG: tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...] = (
+    ("submit", (PRIVATE,), {}),
+    ("submit", ("a/b",), {"kind": PRIVATE}),
+    ("submit", ("a/b",), {"idempotency_key": f"é {PRIVATE}"}),
+    ("submit", ("a/b",), {"idempotency_key": f"{PRIVATE}\r\nX: y"}),
+    ("send", ("conv_1", ""), {}),
+    ("send", ("conv_1", f"{PRIVATE} " * 2_000), {}),
+    ("send", ("conv_1", None), {}),
+    ("send", ("conv_1", f"{PRIVATE} \ud800"), {}),
+    ("stream_send", ("conv_1", f"{PRIVATE} " * 2_000), {}),
+    ("edit_message", ("conv_1", "msg_1", f"{PRIVATE} " * 2_000), {}),
+    ("open_conversation", (f"{PRIVATE} " * 2_000, BOT), {"consent": True}),
+    ("open_conversation", ("u", {"name": PRIVATE, "memory": 5}), {"consent": True}),
+    ("rate", ("conv_1", True, f"{PRIVATE} " * 2_000), {}),
+    ("feedback_page", ("x_v1",), {"rating": PRIVATE}),
+    ("feedback_page", ("x_v1",), {"search": f"{PRIVATE} \ud800"}),
+    ("conversation_page", (), {"external_id": f"{PRIVATE} \ud800"}),
+    ("submission", ("",), {}),
+)
+
+
+@pytest.mark.parametrize(("method", "arguments", "more"), WRONG)
+async def test_wrong_arguments_are_one_sentence_that_quotes_nobody(
+    method: str, arguments: tuple[Any, ...], more: dict[str, Any]
+) -> None:
+    guanaco, script = client(httpx.Response(500))
+    with pytest.raises(errors.InvalidInput) as caught:
+        list(getattr(guanaco, method)(*arguments, **more))
+    waiting, async_script = async_client(httpx.Response(500))
+    outcome = getattr(waiting, method)(*arguments, **more)  # which raises nothing yet
+    with pytest.raises(errors.InvalidInput) as caught_later:
+        await exhaust(outcome)
+    assert caught.value.detail == caught_later.value.detail
+    for error in (caught.value, caught_later.value):
+        logged = "".join(traceback.format_exception(error, chain=True))
+        assert PRIVATE not in logged
+        assert "input_value" not in logged
+    assert not script.requests + async_script.requests
 
 
 def test_events_go_on_where_the_connection_broke() -> None:
