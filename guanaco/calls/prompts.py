@@ -37,6 +37,7 @@ def push_prompt(
 
     Raises:
         InvalidFormatter: The file holds no prompt.
+        BadPrompt: It can make no prompt; the sentence is that of a submission's check.
         QuotaExceeded: You have as many prompts, or versions, as you may have.
     """
     read = load_formatter(prompt) if isinstance(prompt, str | Path) else prompt
@@ -116,6 +117,7 @@ def label_prompt(
 
     Raises:
         PromptNotFound: There is no such prompt or version.
+        BadPrompt: The version can make no prompt.
         InvalidInput: A submission that follows the label could not be served so; nothing was changed.
     """
     return put(

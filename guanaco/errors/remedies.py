@@ -55,8 +55,8 @@ REMEDIES: dict[str, Remedy] = {
         "Correct `chat_template` in the repo and push it, or submit with `--formatter` and a preset.",
     ),
     "bad_prompt": Remedy(
-        "The submission's prompt file or formatter makes no prompt.",
-        "`guanaco prompts render` shows what it makes; submit with another one.",
+        "The prompt of a submission, or one that is to be stored or labelled, makes no prompt.",
+        "`guanaco prompts render` shows what it makes; submit or push another one.",
     ),
     "battle_not_found": Remedy(
         "The conversation has no battle of that id.",

@@ -97,7 +97,15 @@ async def test_models_are_auto_and_live_ones_and_the_developers_own(
         hers = client.with_options(api_key=await world.key(Role.DEVELOPER, "ada"))
         assert [one.id async for one in hers.models.list()] == [model]
         await hers.chat.completions.create(model=model, messages=HELLO)
-        for name in ("guanaco/auto", other):
+        for recorded in ({}, {"user": "u1", "metadata": {"consent": "true"}}):
+            with pytest.raises(openai.PermissionDeniedError) as refused:
+                await hers.chat.completions.create(  # type: ignore[call-overload]
+                    **{"model": "guanaco/auto", "messages": HELLO} | recorded
+                )
+            assert "own submissions only" in refused.value.message
+        with pytest.raises(openai.PermissionDeniedError, match="GET /v1/models"):
+            await hers.models.retrieve("guanaco/auto")
+        for name in ("none/auto", other):
             with pytest.raises(openai.NotFoundError):
                 await hers.chat.completions.create(model=name, messages=HELLO)
             with pytest.raises(openai.NotFoundError) as missing:

@@ -9,10 +9,11 @@ import httpx
 import pytest
 
 from guanaco.accounts import Role
+from guanaco.prompts import PromptFile
 from guanaco.submissions import Status
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.model_servers.memory import Script
-from guanaco_server.submissions.tables import SubmissionRow
+from guanaco_server.submissions.tables import StoredPromptVersionRow, SubmissionRow
 from tests.fixtures.world import World
 
 SHORT = {"response_template": "SHORT {bot_name}:"}
@@ -25,18 +26,25 @@ HUGE = {"response_template": "w " * 1_500}
 FOLLOWER = "acme-bard_v1"
 
 
+GOOD = "{% for m in messages %}\n- name: m{{ loop.index }}\n  role: user\n  content: '{{ m }}'\n{% endfor %}"
+
+
+def poet(template: str) -> dict[str, Any]:
+    return {"kind": "poet", "template": template}
+
+
 class Prompts(World):
     developer: httpx.AsyncClient
     backend: httpx.AsyncClient
 
     async def begin(self) -> Prompts:
         self.model_server.scripts = [Script(("Hi.",))]
-        ada = await self.account(Role.DEVELOPER, "ada")
+        self.ada = await self.account(Role.DEVELOPER, "ada")
         self.developer = await self.http(Role.DEVELOPER, "ada")
         self.backend = await self.http(Role.BACKEND, "app")
         for prompt in (SHORT, LONG):
             await self.push(prompt)
-        await self.publish(ada, FOLLOWER, prompt="support@production", prompt_version=1)
+        await self.publish(self.ada, FOLLOWER, prompt="support@production", prompt_version=1)
         assert (await self.label(1)).status_code == 200
         return self
 
@@ -111,16 +119,56 @@ async def test_label_moves_in_mid_conversation_and_back(world: Prompts) -> None:
     assert "Its prompt support@production is version 2 now; it was 1." in events
 
 
-@pytest.mark.parametrize(("prompt", "why"), [(BROKEN, "division by zero"), (HUGE, "tokens")])
-async def test_a_label_is_not_moved_to_what_cannot_be_served(
-    world: Prompts, prompt: dict[str, Any], why: str
-) -> None:
-    version = (await world.push(prompt)).json()["version"]
+async def test_a_label_is_not_moved_to_what_cannot_be_served(world: Prompts) -> None:
+    version = (await world.push(HUGE)).json()["version"]
     refused = await world.label(version)
     assert (refused.status_code, refused.json()["error"]) == (422, "invalid_input")
     assert f"{FOLLOWER} could not be served with it" in refused.json()["detail"]
-    assert why in refused.json()["detail"]
+    assert "tokens" in refused.json()["detail"]
     assert (await world.served()).startswith("SHORT")
+
+
+LOOP = "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "why"),
+    [
+        (BROKEN, "The prompt file's part 'chat' cannot be rendered: division by zero."),
+        (poet("{{ nope }}"), "what it makes is no list of parts."),
+        (poet("{% include 'x' %}"), "it includes 'x', which is none of its sections."),
+        (poet("{% for"), "cannot be rendered"),
+        (poet(LOOP), "it takes more than 500,000 steps."),
+    ],
+)
+async def test_a_prompt_that_makes_none_is_not_stored(
+    world: Prompts, prompt: dict[str, Any], why: str
+) -> None:
+    refused = await world.push(prompt)
+    assert (refused.status_code, refused.json()["error"]) == (422, "bad_prompt"), refused.text
+    assert why in refused.json()["detail"]
+    assert (await world.developer.get("/prompts/support")).json()["newest"] == 2
+
+
+async def test_broken_prompt_of_an_earlier_release_is_read_and_not_labelled(world: Prompts) -> None:
+    async with world.database.write() as session:
+        row = await session.get(StoredPromptVersionRow, (world.ada.id, "support", 2))
+        assert row is not None
+        row.prompt = PromptFile.model_validate(BROKEN)
+    read = await world.developer.get("/prompts/support/versions/2")
+    assert read.json()["prompt"]["parts"][0]["content"] == "{{ 1 / 0 }}"
+    for label in ("production", "followed-by-nobody"):
+        refused = await world.label(2, label)
+        assert (refused.status_code, refused.json()["error"]) == (422, "bad_prompt")
+        assert "division by zero" in refused.json()["detail"]
+    assert (await world.served()).startswith("SHORT")
+
+
+async def test_prompt_for_a_models_own_template_is_stored_without_a_model(world: Prompts) -> None:
+    file = {"kind": "file", "render": "chat_template", "parts": [{"name": "chat", "each": "turn", "content": "{{ message }}"}]}  # fmt: skip
+    for prompt in (file, {"kind": "chat_template"}, poet(GOOD) | {"render": "chat_template"}):
+        answer = await world.push(prompt, "by-template")
+        assert answer.status_code == 201, answer.text
 
 
 async def test_a_submission_names_a_version_or_a_label(world: Prompts) -> None:

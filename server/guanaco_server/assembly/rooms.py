@@ -128,6 +128,7 @@ def build_rooms(
         has_older_gateway=has_older_gateway,
         settings=settings,
     )
+    prompts = build_prompts(store, adapters.start_child)
     submissions = build_submissions(
         database,
         clock,
@@ -135,6 +136,7 @@ def build_rooms(
         versions=deployments.versions,
         accounts=accounts.accounts,
         audit=accounts.audit,
+        prompts=prompts.service,
         secret=pseudonym_key,
         settings=settings,
     )
@@ -175,7 +177,6 @@ def build_rooms(
         metrics=metrics,
         settings=settings,
     )
-    prompts = build_prompts(store, adapters.start_child)
     routing = build_routing(
         clock,
         submissions=submissions.service,

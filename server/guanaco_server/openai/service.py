@@ -28,7 +28,13 @@ from guanaco.chat import (
     Turn,
 )
 from guanaco.competitions import OPEN
-from guanaco.errors import InvalidInput, MessageTooLong, NoModelAvailable, SubmissionNotFound
+from guanaco.errors import (
+    Forbidden,
+    InvalidInput,
+    MessageTooLong,
+    NoModelAvailable,
+    SubmissionNotFound,
+)
 from guanaco.experiments import Overrides, ParamChanges
 from guanaco_server.accounts.service import Account
 from guanaco_server.chat.conversations.service import ConversationService
@@ -94,10 +100,15 @@ class OpenAiService:
         return named if own else [NamedModel(AUTO, "guanaco", AUTO_SINCE), *named]
 
     async def find_model(self, account: Account, named: str) -> NamedModel:
-        """Find a model by its id or alias; SubmissionNotFound for what is not there or not the caller's, AmbiguousAlias."""
+        """Find a model by its id or alias; SubmissionNotFound for what is not there or not the caller's, AmbiguousAlias, Forbidden for a developer's auto."""
         return self._require_model(account, await self._aliases.resolve(account, named))
 
     def _require_model(self, account: Account, model: str) -> NamedModel:
+        if model == AUTO and account.role is Role.DEVELOPER:
+            raise Forbidden(
+                f"A developer's key talks to its own submissions only, not to {AUTO}.",
+                hint=f"Name one as `model`: `GET /v1/models` lists them. A backend's key may name {AUTO}.",
+            )
         found = next((one for one in self.models(account) if one.id == model), None)
         if found is None:
             raise SubmissionNotFound(model)

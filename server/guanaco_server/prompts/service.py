@@ -144,10 +144,25 @@ class PromptService:
 
         ``files`` are those of ``FILES`` that the model's repo has.
         """
+        this_one = object()  # a submission that is checked waits for no other one's check
+        await self.check_own_jinja(formatter, bot, this_one)
+        if is_by_chat_template(formatter):
+            until = time.monotonic() + RENDER_S
+            template = await self._in_turn(
+                this_one, lambda: self._read_chat_template(files), until, is_check=True
+            )
+            await self._in_turn(this_one, template.require_fast, until, is_check=True)
+
+    async def check_own_jinja(self, formatter: Prompt, bot: Bot, queue: Hashable) -> None:
+        """The part of the check that needs no model. PromptFailed.
+
+        Args:
+            formatter: The prompt.
+            bot: The bot that talks in the conversation that is rendered.
+            queue: Checks of one queue are done one after another.
+        """
         if isinstance(formatter, UnknownPrompt):
             raise PromptFailed(UNKNOWN_PROMPT, "a newer version of Guanaco has stored it")
-        until = time.monotonic() + RENDER_S
-        this_one = object()  # a submission that is checked waits for no other one's check
 
         def check_prompt_file() -> None:
             if isinstance(formatter, PoetPrompt):
@@ -157,12 +172,9 @@ class PromptService:
                 turns = [Utterance(Sender.BOT, "Hello."), Utterance(Sender.USER, "Hi.")]
                 PromptFileRenderer(self._process).layout(formatter, bot, "You", turns)
 
-        await self._in_turn(this_one, check_prompt_file, until, is_check=True)
-        if is_by_chat_template(formatter):
-            template = await self._in_turn(
-                this_one, lambda: self._read_chat_template(files), until, is_check=True
-            )
-            await self._in_turn(this_one, template.require_fast, until, is_check=True)
+        if isinstance(formatter, PromptFile | PoetPrompt):
+            until = time.monotonic() + RENDER_S
+            await self._in_turn(queue, check_prompt_file, until, is_check=True)
 
     async def check_served(self, formatter: Prompt, artifact_key: str, bot: Bot) -> None:
         """The same for a model whose artifact is there."""

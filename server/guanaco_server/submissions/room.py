@@ -9,6 +9,7 @@ from guanaco_server.accounts.service import AccountService
 from guanaco_server.database.database import Database
 from guanaco_server.deployments.beside import VersionsBeside
 from guanaco_server.deployments.service import DeploymentService
+from guanaco_server.prompts.service import PromptService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings
 from guanaco_server.submissions.hub_tokens import HubTokens
@@ -44,6 +45,7 @@ def build_submissions(
     versions: VersionsBeside,
     accounts: AccountService,
     audit: AuditLog,
+    prompts: PromptService,
     secret: bytes,
     settings: Settings,
 ) -> SubmissionsRoom:
@@ -56,7 +58,7 @@ def build_submissions(
         database, clock, changes, deployments, audit, quotas, hub_tokens, records
     )
     stored_prompts = PromptStore(
-        database, clock, accounts, audit, settings.prompt_bytes_per_account
+        database, clock, accounts, audit, prompts, settings.prompt_bytes_per_account
     )
     service = SubmissionService(
         database,

@@ -1,6 +1,6 @@
 """Moves the label of a stored prompt: every submission that follows it is given the new version at once, or none is.
 
-    read version and followers ──▶ check the prompt with each one's artifact and budget ──▶ one transaction: label, submissions, audit log
+    read version and followers ──▶ check the prompt, alone and with each one's artifact and budget ──▶ one transaction: label, submissions, audit log
 
 A submission's `formatter` is what gateways serve by, so they take the new version with the next snapshot, those of the version before too. A submission
 that has begun to follow the label while the others were checked is checked as well, before anything is written.
@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from guanaco.bots import BOTS
 from guanaco.errors import (
     BadChatTemplate,
     InvalidInput,
@@ -21,7 +20,7 @@ from guanaco.errors import (
     PromptFailed,
     PromptNotFound,
 )
-from guanaco.prompts import Prompt
+from guanaco.prompts import Prompt, UnknownPrompt
 from guanaco.stored_prompts import LabelMove, PromptLabel, read_reference
 from guanaco.submissions import EventKind
 from guanaco.trials import sample_turns
@@ -34,6 +33,7 @@ from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions import lifecycle
 from guanaco_server.submissions.stored_prompts import queries
 from guanaco_server.submissions.stored_prompts.service import (
+    SAMPLE_BOT,
     PromptStore,
     find,
     read_label,
@@ -42,7 +42,6 @@ from guanaco_server.submissions.stored_prompts.service import (
 from guanaco_server.submissions.tables import StoredPromptLabelRow, SubmissionRow
 
 MOVE = "move prompt label"
-SAMPLE_BOT = next(iter(BOTS.values()))
 
 
 class PromptLabels:
@@ -72,6 +71,7 @@ class PromptLabels:
 
         Raises:
             PromptNotFound: There is no such prompt or version.
+            BadPrompt: The version can make no prompt; an earlier release of the platform has stored it.
             InvalidInput: The label is a number, it was never moved, or a submission that follows it could not be served so.
         """
         if label.isdigit():
@@ -97,6 +97,8 @@ class PromptLabels:
                     raise PromptNotFound(f"{name}@{number}")
                 prompt = (await find(session, owner.id, wanted)).prompt
                 followers = await queries.followers(session, owner.id, reference)
+            if not checked and not isinstance(prompt, UnknownPrompt):
+                await self._store.require_renderable(owner, prompt)
             await self._check(prompt, [one for one in followers if _kind(one) not in checked])
             checked |= {_kind(one) for one in followers}
             moved = await self._write(account, owner, name, label, number, prompt, checked)

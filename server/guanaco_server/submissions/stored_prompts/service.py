@@ -1,5 +1,7 @@
 """Stores prompts in versions that never change, and finds the one that a reference names.
 
+A prompt is checked as the check of a submission does it before it is stored, except for what needs a model.
+
 A prompt belongs to the account that pushed it; an admin may act on another developer's by naming the developer.
 """
 
@@ -11,7 +13,15 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from guanaco.accounts import Role
-from guanaco.errors import Conflict, Forbidden, PromptNotFound, QuotaExceeded
+from guanaco.bots import BOTS
+from guanaco.errors import (
+    BadPrompt,
+    Conflict,
+    Forbidden,
+    PromptFailed,
+    PromptNotFound,
+    QuotaExceeded,
+)
 from guanaco.prompts import Prompt
 from guanaco.stored_prompts import (
     PromptLabel,
@@ -27,6 +37,7 @@ from guanaco_server.accounts.audit import AuditLog
 from guanaco_server.accounts.service import Account, AccountService
 from guanaco_server.database.database import Database
 from guanaco_server.idempotency.keeping import keep_answer
+from guanaco_server.prompts.service import PromptService
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.stored_prompts import queries
 from guanaco_server.submissions.tables import (
@@ -37,6 +48,7 @@ from guanaco_server.submissions.tables import (
 )
 
 MAX_PROMPTS, MAX_VERSIONS = 500, 10_000  # of an account, of a prompt
+SAMPLE_BOT = next(iter(BOTS.values()))
 PUSH, DELETE, UNLABEL = "push prompt", "delete prompt", "remove prompt label"
 
 
@@ -47,16 +59,24 @@ class PromptStore:
         clock: Clock,
         accounts: AccountService,
         audit: AuditLog,
+        prompts: PromptService,
         most_bytes: int,
     ) -> None:
         self._database = database
         self._clock = clock
         self._accounts = accounts
         self._audit = audit
+        self._prompts = prompts
         self._most_bytes = most_bytes
 
     async def push(self, account: Account, push: PromptPush) -> PromptVersion:
-        """Store a version; the newest one again if it is the same. QuotaExceeded beyond the most that there may be."""
+        """Store a version; the newest one again if it is the same.
+
+        Raises:
+            BadPrompt: It can make no prompt, with any model.
+            QuotaExceeded: There are as many as there may be.
+        """
+        await self.require_renderable(account, push.prompt)
 
         async def store(session: AsyncSession) -> PromptVersion:
             return await self._push(session, account, push)
@@ -65,6 +85,16 @@ class PromptStore:
             return await self._database.write_unit(store)
         except IntegrityError:  # the other of two first versions was first: the prompt is there now
             return await self._database.write_unit(store)
+
+    async def require_renderable(self, account: Account, prompt: Prompt) -> None:
+        """BadPrompt with the sentence of a submission's check. An account's prompts are rendered one after another."""
+        try:
+            await self._prompts.check_own_jinja(prompt, SAMPLE_BOT, ("stored", account.id))
+        except PromptFailed as error:
+            raise BadPrompt(
+                error.detail,
+                hint="Nothing was changed. `guanaco prompts render` tries a prompt without storing it.",
+            ) from None
 
     async def _push(
         self, session: AsyncSession, account: Account, push: PromptPush
