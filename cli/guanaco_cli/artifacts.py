@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from guanaco_cli.console import GREEN, RED, console
-from guanaco_cli.failures import report
+from guanaco_cli.failures import FAILED, report
 from guanaco_cli.installation import needs_platform, read_settings
 from guanaco_cli.options import AsJson, DataDir
 
@@ -90,7 +90,8 @@ def delete(
 
 
 def main() -> None:
-    console.prepare()
+    if not console.prepare():
+        sys.exit(FAILED)
     try:
         app(prog_name="guanaco-artifacts")
     except KeyboardInterrupt:

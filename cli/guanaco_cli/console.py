@@ -29,11 +29,26 @@ BOLD, DIM, RED, GREEN, YELLOW = "1", "2", "31", "32", "33"
 class Console:
     """Prints texts cleaned of characters that could drive the terminal; rich markup is never read."""
 
-    def prepare(self) -> None:
-        """Replace characters that the terminal's encoding lacks, instead of failing."""
+    def prepare(self) -> bool:
+        """Make the streams ready; False, after a sentence, where standard output is closed.
+
+        Characters that the terminal's encoding lacks are replaced, instead of failing. A closed stdin is an empty one, and what
+        is said on a closed stderr is lost.
+        """
+        if sys.stdin is None:
+            sys.stdin = open(os.devnull)  # noqa: SIM115, PTH123 - as long as the process lives
+        if sys.stderr is None:
+            sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123
+        if sys.stdout is None:
+            self.error(
+                "Standard output is closed, so nothing can be printed, and nothing was done.",
+                "Send it to a file, or to /dev/null.",
+            )
+            return False
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="replace")
+        return True
 
     @property
     def is_interactive(self) -> bool:

@@ -21,6 +21,9 @@ FAILED, WRONG_USE = 1, 2
 WRONG_USE_ERRORS = (InvalidInput, InvalidFormatter, InvalidSettings)  # these, not their subclasses
 
 
+STREAM_FAULTS = frozenset({errno.EBADF, errno.EIO, errno.EISDIR})
+"""A standard stream that is open the other way, is a folder, or belongs to a terminal that is gone."""
+
 FIELDS = {"alias": "name", "environment": "env", "metadata": "notes", "user_id": "user"}
 """Fields of requests whose option or argument has another name."""
 
@@ -53,6 +56,9 @@ def report(error: Exception, app: typer.Typer, arguments: Sequence[str] = ()) ->
         return FAILED
     if isinstance(error, OSError) and error.filename is not None:
         console.error(f"{error.filename}: {error.strerror}.")
+        return FAILED
+    if isinstance(error, OSError) and error.errno in STREAM_FAULTS:
+        console.error(f"Reading or writing failed: {error.strerror}.")
         return FAILED
     console.error(
         f"Something unexpected happened: {type(error).__name__}: {error}",

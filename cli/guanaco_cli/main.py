@@ -41,7 +41,7 @@ from guanaco_cli import (
 from guanaco_cli.completion import mend_bash_words
 from guanaco_cli.console import console
 from guanaco_cli.demo import command as demo
-from guanaco_cli.failures import report
+from guanaco_cli.failures import FAILED, report
 from guanaco_cli.sections import SectionedGroup
 
 COMMANDS = (
@@ -135,7 +135,8 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """The exit status: 0 done, 1 it failed, 2 wrong use, 130 interrupted."""
-    console.prepare()
+    if not console.prepare():
+        return FAILED
     try:
         mend_bash_words(os.environ)
         command()(list(arguments), prog_name="guanaco")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -11,7 +12,8 @@ import pytest
 
 from guanaco.parameters import parameters
 from guanaco_cli.console import Console
-from guanaco_cli.main import run
+from guanaco_cli.failures import report
+from guanaco_cli.main import app, run
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {
@@ -143,6 +145,37 @@ def test_a_character_that_the_terminal_cannot_show_is_no_failure() -> None:
 def test_nothing_is_coloured_without_a_terminal(capsys: Any) -> None:
     Console().error("Bad.", "Do good.")
     assert capsys.readouterr().err == "error: Bad.\nhint: Do good.\n"
+
+
+@pytest.mark.parametrize("module", ["main", "artifacts"])
+@pytest.mark.parametrize(
+    ("closing", "status", "says"),
+    [
+        (">&-", 1, "error: Standard output is closed"),
+        (">&- 2>&- <&-", 1, ""),
+        ("1</dev/null", 2, "No such command"),
+        ("<&-", 2, "No such command"),
+        ("2>&-", 2, ""),
+    ],
+)
+def test_closed_streams_are_one_sentence(module: str, closing: str, status: int, says: str) -> None:
+    code = f"from guanaco_cli.{module} import main; main()"
+    path = os.pathsep.join([str(ROOT / name) for name in (".", "cli", "server")])
+    shown = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -c '{code}' nonsense {closing}"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert shown.returncode == status, shown.stderr
+    assert says in shown.stderr
+    assert "Traceback" not in shown.stderr
+
+
+def test_an_output_that_cannot_be_written_is_one_sentence(capsys: Any) -> None:
+    error = OSError(errno.EBADF, os.strerror(errno.EBADF))
+    assert report(error, app) == 1
+    assert capsys.readouterr().err == "error: Reading or writing failed: Bad file descriptor.\n"
 
 
 def test_a_closed_pipe_is_no_traceback() -> None:
