@@ -49,6 +49,7 @@ def chat(
     with connect() as client:
         who = options.read_bot(bot) if character is None else _cast(client, character)
         talk = LocalConversation(submission_id, who, show_prompt=show_prompt, as_json=as_json)
+        client.submission(submission_id)  # one that is not there is said before the greeting
         talk.begin()
         for content in [message] if message is not None else _lines():
             if content.strip():

@@ -300,6 +300,8 @@ def test_a_full_disk_is_a_sentence(server: Any, capsys: Any) -> None:
 
 
 def chat_answer(request: httpx.Request) -> httpx.Response:
+    if request.method == "GET":
+        return httpx.Response(200, json=submission_json())
     sent = json.loads(request.content)
     reply = reply_json(f"reply {len(sent['turns'])}{HOSTILE}", prompt=f"the prompt {HOSTILE}")
     if not sent["stream"]:
@@ -318,8 +320,16 @@ def test_chat_reads_lines_from_stdin_and_remembers_the_turns(
     shown = capsys.readouterr()
     assert [line[:7] for line in shown.out.splitlines()] == ["reply 1", "reply 3"]
     assert is_safe(shown.out)
-    turns = json.loads(script.requests[1].content)["turns"]
+    turns = json.loads(script.requests[2].content)["turns"]
     assert [turn["sender"] for turn in turns] == ["user", "bot", "user"]
+
+
+def test_chat_says_at_once_that_there_is_no_such_submission(server: Any, capsys: Any) -> None:
+    server(refused(errors.SubmissionNotFound("nope"), 404))
+    assert run(["chat", "nope", "--message", "hello"]) == 1
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[0] == "error: No submission nope."
+    assert len(shown) == 2, "no greeting"
 
 
 def test_chat_says_one_message_and_shows_the_very_prompt(server: Any, capsys: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 from guanaco_cli.main import run
 from tests.fixtures.cards import V2, card_png
 from tests.fixtures.cli import HOSTILE, is_safe, profile, server
-from tests.fixtures.wire import AT, reply_json
+from tests.fixtures.wire import AT, reply_json, submission_json
 
 __all__ = ["profile", "server"]
 
@@ -146,10 +146,14 @@ def test_a_conversation_names_the_character_and_no_bot(server: Any, capsys: Any)
 
 def test_a_talk_begins_with_the_characters_bot(server: Any) -> None:
     bot = {"name": "Marlowe", "first_message": "Hi.", "post_history": "Short."}
-    script = server(httpx.Response(200, json=bot), httpx.Response(200, json=reply_json("Ahoy.")))
+    script = server(
+        httpx.Response(200, json=bot),
+        httpx.Response(200, json=submission_json()),
+        httpx.Response(200, json=reply_json("Ahoy.")),
+    )
     assert run(["chat", "org-model_v1", "--character", f"{ID}@2", "-m", "Hello", "--json"]) == 0
     assert script.requests[0].url.path == f"/api/v1/characters/{ID}/bot"
-    assert json.loads(script.requests[1].content)["bot"]["post_history"] == "Short."
+    assert json.loads(script.requests[2].content)["bot"]["post_history"] == "Short."
 
 
 def test_a_lorebook_is_printed_replaced_and_removed(
