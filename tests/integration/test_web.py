@@ -214,6 +214,8 @@ async def test_form_submits_a_model_once_and_returns_mistakes(
     assert 'id="top_p-problem"' in wrong.text
     places = {(await send(ada, "/submissions/new", fields)).headers["location"] for _ in range(2)}
     assert places == {"/submissions/acme-tiny_v1"}
+    other = await send(ada, "/submissions/new", {**fields, "repo": "acme/other"})
+    assert other.headers["location"] == "/submissions/acme-other_v1", "Back, and another repo"
     account = await world.account(Role.DEVELOPER, "ada")
     made = await world.submissions.require_visible(account, "acme-tiny_v1")
     assert (made.params.temperature, made.params.stopping_words) == (0.7, ["\n", "You:"])

@@ -15,6 +15,7 @@ from guanaco.prompts import CHAT_TEMPLATE, PRESETS, ChatTemplatePrompt
 from guanaco.submissions import Quantization, SubmissionRequest, WeightDtype
 from guanaco_server.http.errors import status_of
 from guanaco_server.http.routes import Routes
+from guanaco_server.submissions.service import request_hash
 from guanaco_server.web.access.guards import Member
 from guanaco_server.web.access.viewer import new_cookie
 from guanaco_server.web.field_problems import field_problems, in_short
@@ -41,10 +42,9 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
             wanted = SubmissionRequest.model_validate(_request(fields))
         except ValidationError as error:
             return _show(web, request, fields, field_problems(error), 422)
-        key = member.fields.get("once") or None
         try:
             submission = await web.submissions.submit(
-                member.account, wanted, key and key[:128], hub_token_of(member.fields)
+                member.account, wanted, _key(member.fields, wanted), hub_token_of(member.fields)
             )
         except InvalidInput as error:
             return _show(web, request, fields, {"hub_token": error.detail}, status_of(error))
@@ -57,6 +57,12 @@ def hub_token_of(fields: dict[str, str]) -> SecretStr | None:
     """Return the developer's own Hub token, if the form has one. No page shows it again."""
     given = fields.get("hub_token", "").strip()
     return SecretStr(given) if given else None
+
+
+def _key(fields: dict[str, str], wanted: SubmissionRequest) -> str | None:
+    """Return the key that makes a double click submit once. A form that was changed and sent again, by Back, is another request."""
+    once = fields.get("once")
+    return f"{once[:63]}.{request_hash(wanted)}" if once else None
 
 
 def _show(
