@@ -17,6 +17,7 @@ from guanaco.prompts import (
     PromptFile,
     PromptFormatter,
 )
+from guanaco.stored_prompts import PromptReference, read_reference
 from guanaco.yaml_files import RepeatedKey, parse_yaml
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ MAX_FILE_BYTES = 131_072  # five templates of 4,096 characters, escaped, fit
 POET_SUFFIXES = (".j2", ".jinja")  # a template in Prompt Poet's form
 KEYS_HINT = "It maps " + ", ".join(PromptFormatter.model_fields) + " to templates."
 PARTS_HINT = "docs/prompts.md shows prompt files."
+POET_HINT = "docs/prompts.md shows templates in Prompt Poet's form."
+KIND_HINTS = {"file": PARTS_HINT, "poet": POET_HINT}
 
 
 def load_formatter(source: str | Path) -> Prompt:
@@ -45,8 +48,19 @@ def load_formatter(source: str | Path) -> Prompt:
     if source == CHAT_TEMPLATE:
         return ChatTemplatePrompt()
     if str(source).endswith(POET_SUFFIXES):
-        return _validated(source, {"kind": "poet", "template": _text(Path(source))})
+        text = _text(Path(source))
+        if not text.strip():
+            raise InvalidFormatter(f"{source} is empty.", hint=POET_HINT)
+        return _validated(source, {"kind": "poet", "template": text})
     return _validated(source, _read(Path(source)))
+
+
+def stored_reference(named: object) -> PromptReference | None:
+    """Read the stored prompt that is named, as ``name@version``; a preset or a file of that name comes first."""
+    reference = read_reference(named) if isinstance(named, str) else None
+    if reference is None or str(named) in PRESETS or Path(str(named)).exists():
+        return None
+    return reference
 
 
 def _validated(source: str | Path, content: dict[str, Any]) -> Prompt:
@@ -56,7 +70,7 @@ def _validated(source: str | Path, content: dict[str, Any]) -> Prompt:
     if "parts" in content:
         kind, hint = PromptFile, PARTS_HINT
     elif "kind" in content:
-        kind, hint = Prompt, KEYS_HINT
+        kind, hint = Prompt, KIND_HINTS.get(str(content["kind"]), KEYS_HINT)
     else:
         kind, hint = PromptFormatter, KEYS_HINT
     try:

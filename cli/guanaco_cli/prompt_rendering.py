@@ -19,12 +19,27 @@ if TYPE_CHECKING:
     from guanaco.prompts import Prompt
 
 
+NOTHING_NAMED = "Name a preset, a file or a stored prompt, or a --submission of yours."
+
+
+def read_prompt(named: str) -> Prompt:
+    """Return the preset, what the file holds, or the stored prompt of ``name@version`` or ``name@label``."""
+    from guanaco.formatters import load_formatter, stored_reference
+
+    reference = stored_reference(named)
+    if reference is None:
+        return load_formatter(named)
+    name, _, which = str(reference).partition("@")
+    with connect() as client:
+        return client.prompt_version(name, which).prompt
+
+
 def render(
     file: Annotated[
         str | None,
         typer.Argument(
-            metavar="PRESET|FILE",
-            help="A prompt file, a formatter, a preset. [default: the submission's own]",
+            metavar="PRESET|FILE|NAME@VERSION",
+            help="A prompt file, a formatter, a preset, a stored prompt. [default: the submission's own]",
         ),
     ] = None,
     bot: options.BotName = "marlowe",
@@ -59,15 +74,13 @@ def render(
 
     It is rendered here if the platform is installed, or else by the server.
     """
-    from guanaco.formatters import load_formatter
-
     if file is None and submission is None:
-        raise InvalidInput("Name a preset or a file, or a --submission of yours.")
+        raise InvalidInput(NOTHING_NAMED)
     if tokenizer is not None and (submission is not None or as_json):
         raise InvalidInput(
             "--tokenizer is for a model on this machine, without --submission or --json."
         )
-    formatter = load_formatter(file) if file is not None else None
+    formatter = read_prompt(file) if file is not None else None
     is_here = submission is None and not as_json and (tokenizer is not None or has_platform())
     if is_here and formatter is not None:
         console.line(

@@ -12,6 +12,7 @@ from guanaco_cli import options
 from guanaco_cli.completion import complete_submissions
 from guanaco_cli.connection import connect
 from guanaco_cli.console import GREEN, RED, console
+from guanaco_cli.prompt_rendering import NOTHING_NAMED, read_prompt
 
 if TYPE_CHECKING:
     from guanaco.client import Client
@@ -29,8 +30,8 @@ def hold(
     file: Annotated[
         str | None,
         typer.Argument(
-            metavar="PRESET|FILE",
-            help="A prompt file, a formatter, a preset. [default: the submission's own]",
+            metavar="PRESET|FILE|NAME@VERSION",
+            help="A prompt file, a formatter, a preset, a stored prompt. [default: the submission's own]",
             show_default=False,
         ),
     ] = None,
@@ -49,13 +50,12 @@ def hold(
 
     They are rendered on the server. The exit status is 1 if one fails.
     """
-    from guanaco.formatters import load_formatter
     from guanaco.prompt_cases import PromptCases
 
     if file is None and submission is None:
-        raise InvalidInput("Name a preset or a file, or a --submission of yours.")
+        raise InvalidInput(NOTHING_NAMED)
     wanted = options.read_request(cases, PromptCases).cases
-    formatter = load_formatter(file) if file is not None else None
+    formatter = read_prompt(file) if file is not None else None
     with connect() as client:
         results = [_result(client, case, formatter, submission) for case in wanted]
     if as_json:

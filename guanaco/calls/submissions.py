@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import cast
 
 from guanaco.aliases import TagChanges
@@ -23,11 +22,10 @@ from guanaco.calls.wire import (
 from guanaco.cards import ModelCard
 from guanaco.checks import RepoCheck
 from guanaco.contract import reader
-from guanaco.formatters import load_formatter
+from guanaco.formatters import load_formatter, stored_reference
 from guanaco.leaderboard import SubmissionMetrics
-from guanaco.prompts import PRESETS, Prompt, PromptFormatter
+from guanaco.prompts import Prompt, PromptFormatter
 from guanaco.sse import ServerEvent
-from guanaco.stored_prompts import read_reference
 from guanaco.submissions import (
     GenerationParams,
     PublicPageRequest,
@@ -456,7 +454,7 @@ def _request(
     reward: str | None,
     reward_formatter: Prompt | str | None,
 ) -> SubmissionRequest:
-    reference = _reference(formatter)
+    reference = str(formatter) if stored_reference(formatter) is not None else None
     return SubmissionRequest(
         repo=repo,
         revision=revision,
@@ -470,13 +468,6 @@ def _request(
         reward=reward,
         reward_formatter=_formatter(reward_formatter),
     )
-
-
-def _reference(given: Prompt | str | None) -> str | None:
-    """Return the stored prompt that is named, as ``name@version``; a preset or a file of that name comes first."""
-    if not isinstance(given, str) or read_reference(given) is None:
-        return None
-    return None if given in PRESETS or Path(given).exists() else given
 
 
 def _formatter(given: Prompt | str | None) -> Prompt | None:

@@ -54,7 +54,7 @@ async def test_what_cannot_be_tried_is_refused_in_a_sentence(database: Database)
     assert await refused(formatter={"kind": "chat_template"}) == (422, "missing_file")
     loop = "{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}"
     parts = [{"name": "bomb", "content": loop}, *FILE["parts"]]
-    assert (await refused(formatter={"kind": "file", "parts": parts}))[0] in (422, 503)
+    assert await refused(formatter={"kind": "file", "parts": parts}) == (422, "bad_prompt")
     assert await refused(formatter={"kind": "file", "parts": []}) == (422, "invalid_input")
     assert await refused(formatter=FILE, max_input_tokens=1) == (422, "invalid_input")
     backend = await world.http(Role.BACKEND, "app")

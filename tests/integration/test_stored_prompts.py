@@ -150,7 +150,7 @@ async def test_a_prompt_that_makes_none_is_not_stored(
     assert (await world.developer.get("/prompts/support")).json()["newest"] == 2
 
 
-async def test_broken_prompt_of_an_earlier_release_is_read_and_not_labelled(world: Prompts) -> None:
+async def test_broken_prompt_of_an_earlier_release_is_not_labelled(world: Prompts) -> None:
     async with world.database.write() as session:
         row = await session.get(StoredPromptVersionRow, (world.ada.id, "support", 2))
         assert row is not None
@@ -164,7 +164,7 @@ async def test_broken_prompt_of_an_earlier_release_is_read_and_not_labelled(worl
     assert (await world.served()).startswith("SHORT")
 
 
-async def test_prompt_for_a_models_own_template_is_stored_without_a_model(world: Prompts) -> None:
+async def test_prompt_for_chat_templates_is_stored_without_a_model(world: Prompts) -> None:
     file = {"kind": "file", "render": "chat_template", "parts": [{"name": "chat", "each": "turn", "content": "{{ message }}"}]}  # fmt: skip
     for prompt in (file, {"kind": "chat_template"}, poet(GOOD) | {"render": "chat_template"}):
         answer = await world.push(prompt, "by-template")

@@ -131,3 +131,38 @@ def test_a_submission_names_a_stored_prompt_as_its_formatter(server: Any) -> Non
 def test_references_are_read(text: str, found: PromptReference | None) -> None:
     assert read_reference(text) == found
     assert found is None or str(found) == text
+
+
+def test_stored_prompts_are_rendered_and_tested(server: Any, capsys: Any, tmp_path: Path) -> None:
+    rendered = httpx.Response(200, json={"prompt": "x", "tokens": 1, "max_input_tokens": 16})
+    cases = tmp_path / "cases.yaml"
+    cases.write_text("cases: [{name: a, bot: {name: Luna}, expect: {contains: [x]}}]")
+    for command in (
+        ["prompts", "render", "support@production", "--json"],
+        ["prompts", "test", str(cases), "support@production"],
+    ):
+        script = server(version(3, "First."), rendered)
+        assert run(command) == 0
+        assert script.requests[0].url.path.endswith("/prompts/support/versions/production")
+        sent = json.loads(script.requests[1].content)
+        assert sent["formatter"]["parts"][0]["content"].startswith("First.")
+    server(version(3, "First."))
+    capsys.readouterr()
+    assert (
+        run(["prompts", "render", "support@3", "--bot", "ada"]) == 0
+    )  # by the platform's own code
+    assert capsys.readouterr().out.startswith("First.\nSecond line.\n")
+
+
+def test_author_of_a_wrong_template_is_told_what_to_correct(capsys: Any, tmp_path: Path) -> None:
+    template = tmp_path / "my.j2"
+    for text, status, says in (
+        ("", 2, f"error: {template} is empty.\nhint: docs/prompts.md shows templates in"),
+        ("{% for", 1, "hint: Correct the prompt: docs/prompts.md says what it may hold."),
+        ("{{ 1 / 0 }}", 1, "hint: Correct the prompt"),
+    ):
+        template.write_text(text)
+        assert run(["prompts", "render", str(template)]) == status
+        shown = capsys.readouterr().err
+        assert says in shown
+        assert "developer" not in shown

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from guanaco.chat import Bot
-from guanaco.errors import MissingFile
+from guanaco.errors import BadPrompt, MissingFile, PromptFailed
 from guanaco.prompts import Prompt
 from guanaco.trials import sample_turns
 from guanaco_server.prompts.history.lore import require_usable_book, with_lore
@@ -15,6 +15,7 @@ from guanaco_server.prompts.room import build_prompts
 from guanaco_server.prompts.sample import SAMPLE
 from guanaco_server.prompts.service import is_by_chat_template
 
+CORRECT_IT = "Correct the prompt: docs/prompts.md says what it may hold."
 OWN = ""  # account: the command's user has the process alone
 
 
@@ -61,6 +62,8 @@ async def _render(
             user_name="You",
             turns=await with_lore(bot, sample_turns(turn_count), OWN),
         )
+    except PromptFailed as error:
+        raise BadPrompt(error.detail, hint=CORRECT_IT) from None
     except FileNotFoundError as error:
         raise MissingFile(f"The folder has no {Path(str(error.filename)).name}.") from None
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from guanaco.errors import InvalidInput, MissingFile, TooManyAttempts
+from guanaco.errors import BadPrompt, InvalidInput, MissingFile, PromptFailed, TooManyAttempts
 from guanaco.trials import PromptTrial, RenderedPrompt, default_budget
 from guanaco_server.accounts.service import Account
 from guanaco_server.prompts.sample import SAMPLE
@@ -14,6 +14,7 @@ from guanaco_server.tokenization.service import Tokenizers
 
 AT_ONCE = 2  # for all developers
 RETRY_S = 1.0
+CORRECT_IT = "Correct the prompt: docs/prompts.md says what it may hold."
 
 
 class PromptTrials:
@@ -32,7 +33,7 @@ class PromptTrials:
         Raises:
             SubmissionNotFound: The submission is none of the account's.
             InvalidInput: There is neither a formatter nor a submission, or nothing is serialized yet.
-            BadChatTemplate, MissingFile, PromptFailed, MessageTooLong: What a submission would fail with.
+            BadChatTemplate, BadPrompt, MissingFile, MessageTooLong: What a submission would fail with.
             TooManyAttempts: Another trial of this account is not done yet.
         """
         if account.id in self._busy:
@@ -64,7 +65,10 @@ class PromptTrials:
                 "This prompt goes through the model's chat template.",
                 hint="Name a submission of that model.",
             )
-        await self._prompts.check_served(formatter, key, trial.bot)
+        try:
+            await self._prompts.check_served(formatter, key, trial.bot)
+        except PromptFailed as error:
+            raise BadPrompt(error.detail, hint=CORRECT_IT) from None
         prompt = await self._prompts.render(
             formatter=formatter,
             artifact_key=key,
