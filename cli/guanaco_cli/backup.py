@@ -59,7 +59,10 @@ def backup(
         from guanaco_server.backups.making import make_backup
     made = make_backup(read_settings({"data_dir": data_dir, "backup_dir": to}, config), keep=keep)
     if as_json:
-        console.json({"path": str(made.path), "took_s": made.took_s} | _plain(made.document))
+        console.json(
+            {"path": str(made.path), "took_s": made.took_s, "wal_problem": made.wal_problem}
+            | _plain(made.document)
+        )
         return
     _tell(made, {"--data-dir": data_dir, "--config": config, "--to": to})
 
@@ -118,6 +121,11 @@ def verify(
         console.json(_proof(proof))
     else:
         _tell_proof(proof)
+    if proof.is_as_it_was and proof.wal_problem is not None:
+        raise BackupDamaged(
+            f"The backup can be restored, but what came after {words.moment(proof.lost_from)} cannot be recovered.",
+            hint="Bring the segments back, or make another backup now: only a backup after the gap goes on with what is archived after it.",
+        )
     if not proof.is_good:
         raise BackupDamaged(
             "The backup can be restored, but not everything in it is as it was.",
@@ -176,12 +184,15 @@ def restore(
                 "set_aside": str(done.set_aside) if done.set_aside else None,
                 "must_start_postgresql": done.must_start,
                 "took_s": done.took_s,
+                "wal_problem": done.wal_problem,
             }
         )
         return
     console.say(f"Restored into {done.into} in {done.took_s:.1f} s.", style=GREEN)
     if done.set_aside is not None:
         console.say(f"What was there is {done.set_aside} now.")
+    if done.wal_problem is not None:
+        console.warn(done.wal_problem)
     if done.must_start:
         console.say(
             f"Next: let PostgreSQL's user own it, start it (`pg_ctl -D {done.into} start`),"
@@ -265,6 +276,8 @@ def _tell(made: MadeBackup, given: Mapping[str, Path | None]) -> None:
         console.say(f"It does not hold {secret.name}: keep a copy of {secret.kept_in}.")
     if made.removed:
         console.say(f"Removed: {', '.join(path.name for path in made.removed)}.")
+    if made.wal_problem is not None:
+        console.warn(made.wal_problem)
     if made.is_on_the_same_disk:
         console.warn("It is on the same disk as the database. --to names a folder on another one.")
     verify = ["guanaco", "backup", "verify"]
@@ -290,6 +303,7 @@ def _tell_proof(proof: Proof) -> None:
             "pseudonym key",
             "the backup's" if proof.has_same_key else "another one than the backup's",
         ),
+        *(() if proof.wal_problem is None else [("archived WAL", proof.wal_problem)]),
         (
             "would be lost",
             f"{_time(proof.loses_s)}: what came after {words.moment(proof.lost_from)}",
@@ -327,6 +341,7 @@ def _proof(proof: Proof) -> dict[str, Any]:
         "artifacts": proof.artifacts,
         "missing_artifacts": list(proof.missing_artifacts),
         "has_same_key": proof.has_same_key,
+        "wal_problem": proof.wal_problem,
         "lost_from": proof.lost_from.isoformat(),
         "rpo_s": proof.loses_s,
         "rto_s": proof.took_s,

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from sqlalchemy import select, text
 
 from guanaco.accounts import Role
-from guanaco.errors import InvalidSettings, StoreUnreachable
+from guanaco.errors import BackupFailed, InvalidSettings, StoreUnreachable
 from guanaco_server.backups import postgresql
 from guanaco_server.backups.making import make_backup
 from guanaco_server.backups.restoring import restore_backup
@@ -266,6 +266,57 @@ async def test_the_moment_before_an_erasure_gone_wrong_comes_back(
         shutil.rmtree(place)
 
 
+@pytest.mark.slow
+@pytest.mark.postgres
+async def test_a_gap_in_the_archived_wal_is_named(
+    archived_world: Talking, archive: Path, tmp_path: Path
+) -> None:
+    """Nothing after the gap is recovered, and none of it counts as saved."""
+    world, url = archived_world, archived_world.database.engine.url
+    settings = Settings(
+        data_dir=tmp_path,
+        backup_dir=tmp_path / "backups",
+        backup_wal_dir=archive,
+        database_url=SecretStr(url.set(drivername="postgresql").render_as_string()),
+    )
+    made = await asyncio.to_thread(make_backup, settings)
+    assert made.wal_problem is None
+    moment = await now_of(world.database)
+    names = []
+    for _ in range(2):
+        await world.hear(ALICE)
+        names.append(await finish_segment(world.database, archive))
+    proof = await asyncio.to_thread(verify_backup, settings, made.path)
+    assert (proof.is_good, proof.wal_problem, proof.lost_from > moment) == (True, None, True)
+    whole = proof.rows
+
+    (archive / names[0]).rename(tmp_path / names[0])
+    proof = await asyncio.to_thread(verify_backup, settings, made.path)
+    assert not proof.is_good
+    assert f"The segment {names[0]} is missing" in str(proof.wal_problem)
+    assert proof.lost_from < moment
+    assert proof.rows < whole
+    restored = await asyncio.to_thread(
+        restore_backup, settings, made.path, pg_data=tmp_path / "data"
+    )
+    assert restored.wal_problem == proof.wal_problem
+
+    data = (tmp_path / names[0]).read_bytes()
+    (archive / names[0]).write_bytes(bytes(len(data)))
+    proof = await asyncio.to_thread(verify_backup, settings, made.path)
+    assert f"The segment {names[0]} is damaged" in str(proof.wal_problem)
+
+    elsewhere = settings.model_copy(update={"backup_wal_dir": tmp_path / "empty"})
+    for use in (make_backup, lambda where: verify_backup(where, made.path)):
+        with pytest.raises(BackupFailed, match=r"empty is no folder on this machine"):
+            await asyncio.to_thread(use, elsewhere)
+    (tmp_path / "empty").mkdir()
+    proof = await asyncio.to_thread(verify_backup, elsewhere, made.path)
+    assert "has no WAL of this backup or after it" in str(proof.wal_problem)
+    made = await asyncio.to_thread(make_backup, elsewhere)
+    assert "has no WAL of this backup or after it" in str(made.wal_problem)
+
+
 async def now_of(database: Database) -> datetime:
     async with database.read() as session:
         found: Any = await session.scalar(text("SELECT clock_timestamp()"))
@@ -273,8 +324,9 @@ async def now_of(database: Database) -> datetime:
     return found
 
 
-async def finish_segment(database: Database, archive: Path) -> None:
-    """Have what was committed archived."""
+async def finish_segment(database: Database, archive: Path) -> str:
+    """Have what was committed archived, in a segment of that name."""
     async with database.read() as session:
         name = await session.scalar(text("SELECT pg_walfile_name(pg_switch_wal())"))
     await asyncio.to_thread(eventually, (archive / str(name)).exists, "archived segment")
+    return str(name)

@@ -29,6 +29,7 @@ from guanaco_server.backups.document import (
 )
 from guanaco_server.backups.folder import BackupFolder, files_of
 from guanaco_server.backups.postgresql import DatabaseSnapshot
+from guanaco_server.backups.wal import WalArchive, end_of_backup
 from guanaco_server.runtime.data_dir import PSEUDONYM_KEY, key_of_file, key_of_setting
 from guanaco_server.settings import Settings
 
@@ -37,11 +38,14 @@ ARTIFACTS = "artifacts.json"
 
 @dataclass(frozen=True)
 class MadeBackup:
+    """``wal_problem`` says why no archived WAL continues a base backup; it can be restored without."""
+
     path: Path
     document: BackupDocument
     took_s: float
     removed: tuple[Path, ...]
     is_on_the_same_disk: bool
+    wal_problem: str | None = None
 
 
 def make_backup(settings: Settings, *, keep: int | None = None) -> MadeBackup:
@@ -89,7 +93,16 @@ def make_backup(settings: Settings, *, keep: int | None = None) -> MadeBackup:
         time.monotonic() - began,
         tuple(removed),
         settings.database_url is None and _is_same_disk(path, settings.data_dir),
+        wal_problem_of(settings, path, document),
     )
+
+
+def wal_problem_of(settings: Settings, folder: Path, document: BackupDocument) -> str | None:
+    """Return in a sentence what the archive lacks of a base backup's WAL and of what follows it."""
+    if document.method != "base" or settings.backup_wal_dir is None:
+        return None
+    end = end_of_backup(folder / postgresql.BASE)
+    return WalArchive(settings.backup_wal_dir).problem_after_backup(end)
 
 
 def method_of(settings: Settings) -> Method:
@@ -136,7 +149,8 @@ def _copy_database(
         case "dump":
             return postgresql.dump(settings.sqlalchemy_url, staged)
         case "base":
-            return postgresql.base_backup(settings.sqlalchemy_url, staged)
+            assert settings.backup_wal_dir is not None
+            return postgresql.base_backup(settings.sqlalchemy_url, staged, settings.backup_wal_dir)
 
 
 def _is_same_disk(one: Path, other: Path) -> bool:

@@ -23,6 +23,7 @@ from psycopg import sql
 from sqlalchemy.engine import URL, make_url
 
 from guanaco.errors import BackupDamaged, BackupFailed, DatabaseUnavailable
+from guanaco_server.backups.wal import WalPosition, lsn_of, require_archive
 from guanaco_server.database.database import UNAVAILABLE_HINT
 from guanaco_server.database.postgresql.direct import NETWORK
 
@@ -65,11 +66,16 @@ def dump(url: str, into: Path) -> DatabaseSnapshot:
     return found
 
 
-def base_backup(url: str, into: Path) -> DatabaseSnapshot:
-    """Copy the whole server's files, with the WAL that makes them consistent, and a sum of each."""
+def base_backup(url: str, into: Path, archive: Path) -> DatabaseSnapshot:
+    """Copy the whole server's files, with the WAL that makes them consistent, and a sum of each.
+
+    Raises:
+        BackupFailed: It cannot be made, or the archive that is to continue it is not there.
+    """
     tool = find_tool("pg_basebackup")
     with _connected(url) as connection:
         found = _look(connection, is_counted=False)
+    require_archive(archive)
     _run(
         [
             tool,
@@ -126,6 +132,8 @@ def unpack_base(folder: Path, into: Path, wal: Path | None, until: datetime | No
         wal: The archive of WAL. None: only what the backup itself holds.
         until: Recover up to this moment. None: up to the archive's end.
     """
+    if wal is not None:
+        require_archive(wal)
     if into.exists() and any(into.iterdir()):
         raise BackupFailed(
             f"{into} is not empty, so nothing was restored.", hint="Name a new folder."
@@ -156,12 +164,24 @@ def replication_allowed(url: str) -> bool:
     return bool(allowed)
 
 
-def newest_wal(archive: Path) -> datetime | None:
-    """Return when the newest segment came into the archive."""
-    segments = [path for path in archive.iterdir() if re.fullmatch(r"[0-9A-F]{24}", path.name)]
-    if not segments:
-        return None
-    return datetime.fromtimestamp(max(path.stat().st_mtime for path in segments)).astimezone()
+@dataclass(frozen=True)
+class Recovery:
+    """The end of a recovery. ``newest_commit`` is None where it replayed no transaction."""
+
+    ended_at: WalPosition
+    newest_commit: datetime | None
+
+
+def read_recovery(url: str, data: Path) -> Recovery:
+    """Return where the recovery of a running server ended, after which it began a timeline of its own."""
+    with _connected(url) as connection:
+        lsn, newest_commit, segment = _one(
+            connection,
+            "SELECT pg_last_wal_replay_lsn()::text, pg_last_xact_replay_timestamp(), pg_walfile_name(pg_current_wal_lsn())",
+        )
+    history = (data / "pg_wal" / f"{segment[:8]}.history").read_text()
+    forks = [line.split() for line in history.splitlines() if line.strip()]
+    return Recovery(WalPosition(int(forks[-1][0]), lsn_of(lsn)), newest_commit)
 
 
 def find_tool(name: str) -> Path:

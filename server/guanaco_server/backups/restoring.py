@@ -22,7 +22,7 @@ from guanaco.errors import BackupFailed, InvalidInput
 from guanaco_server.backups import postgresql, sqlite
 from guanaco_server.backups.document import BackupDocument, fingerprint_of
 from guanaco_server.backups.folder import read_backup, writable
-from guanaco_server.backups.making import pseudonym_key
+from guanaco_server.backups.making import pseudonym_key, wal_problem_of
 from guanaco_server.backups.verifying import require_known_revision
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import upgrade
@@ -34,13 +34,16 @@ RESTORING = ".restoring"
 
 @dataclass(frozen=True)
 class Restored:
-    """``set_aside`` is the database that was there before; ``must_start`` is True where PostgreSQL has yet to recover."""
+    """``set_aside`` is the database that was there before; ``must_start`` is True where PostgreSQL has yet to recover.
+    ``wal_problem`` says why it will not get to the archive's end.
+    """
 
     document: BackupDocument
     into: str
     set_aside: Path | None
     must_start: bool
     took_s: float
+    wal_problem: str | None
 
 
 def restore_backup(
@@ -89,7 +92,8 @@ def restore_backup(
             with writable(pg_data):
                 postgresql.unpack_base(folder, pg_data, settings.backup_wal_dir, until)
     must_start = document.method == "base"
-    return Restored(document, into, set_aside, must_start, time.monotonic() - began)
+    problem = wal_problem_of(settings, folder, document)
+    return Restored(document, into, set_aside, must_start, time.monotonic() - began, problem)
 
 
 def _require_fitting(

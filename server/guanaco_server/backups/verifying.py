@@ -28,14 +28,17 @@ from guanaco_server.assembly.platform import Platform
 from guanaco_server.backups import postgresql, sqlite
 from guanaco_server.backups.document import BackupDocument, fingerprint_of
 from guanaco_server.backups.folder import read_backup, writable
-from guanaco_server.backups.making import ARTIFACTS, pseudonym_key
+from guanaco_server.backups.making import ARTIFACTS, pseudonym_key, wal_problem_of
 from guanaco_server.backups.scratch import empty_server, restored_server
+from guanaco_server.backups.wal import WalArchive
 from guanaco_server.database.database import Database
 from guanaco_server.database.migrations import newest_revision, upgrade
 from guanaco_server.database.schema import revision_of
 from guanaco_server.runtime.data_dir import DataDir
 from guanaco_server.settings import Settings
 from guanaco_server.web.room import WebOptions
+
+PLACE = "pg"  # PostgreSQL's folder within the scratch one
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class CheckedSeason:
 @dataclass(frozen=True)
 class Proof:
     """The result of verifying a backup. ``lost_from`` and ``loses_s``: whatever was committed since then is not in it (RPO).
+    ``wal_problem`` says why the recovery did not get to the end of the archived WAL.
     ``erasures`` of the ledger came after the backup; None: they cannot be repeated without the key that they were entered with.
     ``took_s`` is how long it took until a restored platform could have begun (RTO).
     """
@@ -65,12 +69,18 @@ class Proof:
     artifacts: int
     missing_artifacts: tuple[str, ...]
     has_same_key: bool
+    wal_problem: str | None
     lost_from: datetime
     loses_s: float
     took_s: float
 
     @property
     def is_good(self) -> bool:
+        return self.wal_problem is None and self.is_as_it_was
+
+    @property
+    def is_as_it_was(self) -> bool:
+        """True if all that the backup itself holds is whole."""
         return not (self.row_problems or self.missing_artifacts or self.erasures is None) and all(
             season.problem is None for season in self.seasons
         )
@@ -101,10 +111,11 @@ def verify_backup(
         began = time.monotonic()
         with restored(settings, folder, document, scratch, scratch_url) as own:
             counted = _count(own)
+            wal = _recovered(settings, own, folder, document, scratch)
             revision = asyncio.run(_migrate(own))
             took_s = time.monotonic() - began
             found = asyncio.run(_examine(own, _listed_artifacts(folder)))
-    lost_from = _newest_recoverable(settings, document)
+    lost_from = max(wal.newest_commit or document.taken_at, document.taken_at)
     key = pseudonym_key(settings)
     prints = {secret.fingerprint for secret in document.secrets if secret.name == "pseudonym_key"}
     return Proof(
@@ -118,6 +129,7 @@ def verify_backup(
         artifacts=found.artifacts,
         missing_artifacts=found.missing_artifacts,
         has_same_key=not prints or (key is not None and fingerprint_of(key) in prints),
+        wal_problem=wal.problem,
         lost_from=lost_from,
         loses_s=(datetime.now(UTC) - lost_from).total_seconds(),
         took_s=took_s,
@@ -183,7 +195,7 @@ def _at(settings: Settings, url: str) -> Settings:
 def _folder(scratch: Path) -> Path:
     """Return a folder of PostgreSQL's own, which another user than ours may own."""
     scratch.chmod(0o711)
-    (folder := scratch / "pg").mkdir(mode=0o700)
+    (folder := scratch / PLACE).mkdir(mode=0o700)
     return folder
 
 
@@ -203,6 +215,26 @@ def _scratch(parent: Path | None) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class _RecoveredWal:
+    newest_commit: datetime | None = None
+    problem: str | None = None
+
+
+def _recovered(
+    settings: Settings, own: Settings, folder: Path, document: BackupDocument, scratch: Path
+) -> _RecoveredWal:
+    """Read what the running scratch server has replayed, which its own writes have not changed yet."""
+    if document.method != "base" or settings.backup_wal_dir is None:
+        return _RecoveredWal()
+    recovery = postgresql.read_recovery(own.sqlalchemy_url, scratch / PLACE / "data")
+    archived = WalArchive(settings.backup_wal_dir)
+    problem = wal_problem_of(settings, folder, document)
+    return _RecoveredWal(
+        recovery.newest_commit, problem or archived.problem_after_recovery(recovery.ended_at)
+    )
 
 
 def _count(settings: Settings) -> dict[str, int]:
@@ -289,11 +321,3 @@ async def assembled(settings: Settings) -> AsyncIterator[Platform]:
         await platform.rooms.prompts.service.close()
         await platform.rooms.artifacts.configs.checker.close()
         await database.close()
-
-
-def _newest_recoverable(settings: Settings, document: BackupDocument) -> datetime:
-    if document.method == "base" and settings.backup_wal_dir is not None:
-        archived = postgresql.newest_wal(settings.backup_wal_dir)
-        if archived is not None and archived > document.taken_at:
-            return archived
-    return document.taken_at
