@@ -34,7 +34,10 @@ To = Annotated[
 ]
 Backup = Annotated[
     Path | None,
-    typer.Argument(metavar="BACKUP", help="A backup's folder. [default: the newest]"),
+    typer.Argument(
+        metavar="BACKUP",
+        help="A backup's folder, or its name in the folder of the backups. [default: the newest]",
+    ),
 ]
 
 
@@ -77,9 +80,26 @@ def list_backups(
     folder = BackupFolder(
         read_settings({"data_dir": data_dir, "backup_dir": to}, config).backups_path
     )
-    found = [(path, read_document(path)) for path in folder.finished()]
+    if to is not None and not folder.root.is_dir():
+        raise InvalidInput(
+            f"--to: {folder.root} is no folder.", hint="Name the folder of the backups."
+        )
+    found, damaged = [], []
+    for path in folder.finished():
+        try:
+            found.append((path, read_document(path)))
+        except BackupDamaged as error:
+            damaged.append((path, error.detail))
     if as_json:
-        console.json({"backups": [{"path": str(path)} | _plain(one) for path, one in found]})
+        console.json(
+            {
+                "backups": [{"path": str(path)} | _plain(one) for path, one in found],
+                "damaged": [{"path": str(path), "problem": problem} for path, problem in damaged],
+            }
+        )
+        return
+    if not found and not damaged:
+        console.say(f"There is no backup in {folder.root}: `guanaco backup` makes one.")
         return
     console.table(
         ("backup", "taken", "kind", "MB>", "revision", "Guanaco"),
@@ -95,6 +115,8 @@ def list_backups(
             for path, one in found
         ],
     )
+    for _, problem in damaged:
+        console.warn(problem)
 
 
 @app.command(epilog="Example: guanaco backup verify /mnt/backups/20261122T191500Z --json")
@@ -116,7 +138,7 @@ def verify(
     with needs_platform():
         from guanaco_server.backups.verifying import verify_backup
     settings = read_settings({"data_dir": data_dir, "backup_dir": to}, config)
-    proof = verify_backup(settings, path or _newest(settings), scratch_url=scratch_url)
+    proof = verify_backup(settings, _find(settings, path), scratch_url=scratch_url)
     if as_json:
         console.json(_proof(proof))
     else:
@@ -171,7 +193,7 @@ def restore(
     settings = read_settings({"data_dir": data_dir, "backup_dir": to}, config)
     done = restore_backup(
         settings,
-        path or _newest(settings),
+        _find(settings, path),
         replace=replace,
         pg_data=pg_data,
         until=_moment(until),
@@ -245,10 +267,12 @@ def erasures(
     )
 
 
-def _newest(settings: Any) -> Path:
+def _find(settings: Any, named: Path | None) -> Path:
+    """Return the backup of that path or name; the newest where none is named."""
     from guanaco_server.backups.folder import BackupFolder
 
-    return BackupFolder(settings.backups_path).newest()
+    folder = BackupFolder(settings.backups_path)
+    return folder.newest() if named is None else folder.find(named)
 
 
 def _moment(text: str | None) -> datetime | None:

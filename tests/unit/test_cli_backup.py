@@ -72,6 +72,43 @@ def test_what_cannot_be_restored_so_is_wrong_use(data: str, capsys: Any) -> None
         assert says in capsys.readouterr().err
 
 
+def test_damaged_backup_hides_no_other(data: str, capsys: Any) -> None:
+    here = ["--data-dir", data, "--to", "kept"]
+    assert run(["backup", *here]) == 0
+    path = Path(capsys.readouterr().out.strip())
+    (damaged := path.with_name("20200101T000000Z")).mkdir()
+    (damaged / "backup.json").write_text("{")
+    assert run(["backup", "list", *here]) == 0
+    shown = capsys.readouterr()
+    assert path.name in shown.out
+    assert f"The backup.json of {damaged} cannot be read" in shown.err.replace("\n", " ")
+    assert run(["backup", "list", *here, "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [one["path"] for one in listed["backups"]] == [str(path)]
+    assert [one["path"] for one in listed["damaged"]] == [str(damaged)]
+
+
+@pytest.mark.slow
+def test_backup_is_found_by_the_name_that_list_shows(data: str, capsys: Any) -> None:
+    here = ["--data-dir", data, "--to", "kept"]
+    run(["backup", *here])
+    name = Path(capsys.readouterr().out.strip()).name
+    assert run(["backup", "verify", name, *here]) == 0
+    assert run(["restore", name, *here]) == 1
+    assert "is there already" in capsys.readouterr().err
+    assert run(["backup", "verify", "20200101T000000Z", *here]) == 1
+    assert "There is no backup 20200101T000000Z" in capsys.readouterr().err
+
+
+def test_folder_without_backups_is_not_an_empty_table(data: str, capsys: Any) -> None:
+    assert run(["backup", "list", "--data-dir", data]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "There is no backup in" in shown.err
+    assert run(["backup", "list", "--data-dir", data, "--to", "nowhere"]) == 2
+    assert "is no folder" in capsys.readouterr().err
+
+
 def test_an_erasure_that_nobody_entered_cannot_be_revoked(data: str, capsys: Any) -> None:
     assert run(["backup", "erasures", "--data-dir", data, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"erasures": []}

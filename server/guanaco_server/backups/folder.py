@@ -73,6 +73,16 @@ class BackupFolder:
         found = (path.parent for path in self.root.glob(f"*/{DOCUMENT}"))
         return sorted(path for path in found if not path.name.startswith("."))
 
+    def find(self, named: Path) -> Path:
+        """Return the backup of that path, or of that name in this folder; BackupDamaged when there is neither."""
+        for path in (named, self.root / named):
+            if path.is_dir():
+                return path
+        raise BackupDamaged(
+            f"There is no backup {named}, neither from here nor in {self.root}.",
+            hint="`guanaco backup list` shows them; --to names another folder of backups.",
+        )
+
     def newest(self) -> Path:
         """Return the newest backup; BackupDamaged when there is none."""
         if not (found := self.finished()):
@@ -146,9 +156,9 @@ def read_document(folder: Path) -> BackupDocument:
         text = (folder / DOCUMENT).read_text()
         document = BackupDocument.model_validate_json(text)
     except FileNotFoundError:
-        raise BackupDamaged(f"{folder} is no backup: it has no {DOCUMENT}.") from None
+        raise BackupDamaged(f"{folder} is no backup: it has no {DOCUMENT}.", hint=ANOTHER) from None
     except (OSError, UnicodeDecodeError, ValidationError):
-        raise BackupDamaged(f"The {DOCUMENT} of {folder} cannot be read.") from None
+        raise BackupDamaged(f"The {DOCUMENT} of {folder} cannot be read.", hint=ANOTHER) from None
     if document.format > FORMAT:
         raise BackupDamaged(
             f"The backup {folder} is of format {document.format}, and this Guanaco knows {FORMAT}.",
