@@ -20,6 +20,7 @@ class AlertName(OpenEnum):
     CACHE_HITS_UNUSUAL = "cache_hits_unusual"
     BUDGET_BURNS_FAST = "budget_burns_fast"
     BUDGET_BURNS_SLOWLY = "budget_burns_slowly"
+    NO_WORKER = "no_worker"
 
 
 class Severity(OpenEnum):
@@ -75,7 +76,11 @@ class AlertMessage(BaseModel):
 
 
 class Alerts(BaseModel):
-    """``firing`` and ``ended`` are newest first; ``messages`` are the newest that were written."""
+    """``firing`` and ``ended`` are newest first; ``messages`` are the newest that were written.
+
+    A worker keeps the alerts. Without one, ``firing`` begins with ``no_worker``, which whoever answers has found, and
+    includes what the figures call for now.
+    """
 
     firing: list[Alert]
     ended: list[Alert] = Field(description="Alerts that ended within the last 7 days.")

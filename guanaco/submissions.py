@@ -395,6 +395,10 @@ class Submission(BaseModel):
         default=False,
         description="True while its model server sleeps, as it has its ratings or others need the room; the next message wakes it.",
     )
+    no_worker_since: datetime | None = Field(
+        default=None,
+        description="The time since when no worker of the platform has been heard of, while it is served or in progress: nothing moves on, and what is said of its model server may be out of date. Null while there is a worker, and in lists.",
+    )
     stages: list[StageRun] = []
 
     @property

@@ -80,6 +80,9 @@ def _print_alerts(found: Alerts) -> None:
                 for one in found.messages
             ],
         )  # fmt: skip
+    for one in found.firing:
+        if one.name == "no_worker":
+            console.warn(one.sentence)
     count = len(found.firing)
     console.say(f"{count} alert{'s' * (count != 1)} fire{'s' * (count == 1)}.")
 

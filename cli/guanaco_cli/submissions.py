@@ -155,6 +155,7 @@ def _facts(submission: Submission) -> list[tuple[str, str]]:
     return [
         ("id", submission.id),
         ("status", submission.status),
+        ("no worker", _no_worker(submission)),
         ("not served", _unserved(submission)),
         ("asleep", "the next message wakes it" if submission.is_asleep else ""),
         ("kind", "" if submission.kind == "chat" else submission.kind),
@@ -174,6 +175,12 @@ def _facts(submission: Submission) -> list[tuple[str, str]]:
         ("submitted", words.moment(submission.created_at)),
         ("redeploy", _rollout(submission)),
     ]
+
+
+def _no_worker(submission: Submission) -> str:
+    if submission.no_worker_since is None:
+        return ""
+    return f"was heard of since {words.moment(submission.no_worker_since)}: nothing moves on, and its model server may be dead"
 
 
 def _unserved(submission: Submission) -> str:

@@ -234,6 +234,7 @@ async def test_a_private_receiver_is_refused_unless_allowed(database: Database) 
             database,
             world.clock,
             read_cost=world.costs.spent,
+            absences=world.platform.rooms.workers.absences,
             metrics=world.metrics,
             settings=world.settings,
             resolve=lead_inside,

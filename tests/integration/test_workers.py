@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from unittest.mock import ANY
 
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from guanaco.accounts import Role
 from guanaco.errors import WorkerGivenUp
 from guanaco_server.database.database import Database
 from guanaco_server.runtime.clock import FixedClock
 from guanaco_server.settings import Settings
 from guanaco_server.workers.room import build_workers
 from guanaco_server.workers.service import CLAIM_SILENCES, FORGET_S
+from tests.fixtures.web import WebWorld
+from tests.fixtures.web_client import signed_in
 
 SILENCE_S = 30.0
 CLAIM_S = CLAIM_SILENCES * SILENCE_S
@@ -222,3 +226,61 @@ async def test_a_worker_stops_although_its_lease_cannot_be_released(
     monkeypatch.setattr(worker.service, "release_lease", away)
     await worker.heartbeat.stop()
     assert worker.notes == [True, False]
+
+
+class ApiOnly(WebWorld):
+    changes = {"role": "api", "worker_silence_s": SILENCE_S}
+
+
+async def alerts_shown(world: WebWorld) -> tuple[list[str], str]:
+    """The names of the alerts that fire, and the operator's three pages."""
+    root = await signed_in(world, Role.ADMIN, "root")
+    paths = ("/admin", "/admin/deployments", "/admin/reliability")
+    pages = [(await root.get(path)).text for path in paths]
+    found = await world.platform.rooms.alerts.service.read()
+    return [str(one.name) for one in found.firing], "".join(pages)
+
+
+async def test_the_api_says_since_when_no_worker_was_heard_of(database: Database) -> None:
+    world = ApiOnly(database)
+    worker = Worker(database, world.clock, "a")
+    await worker.service.enter()
+    heard = f"{world.clock.now():%Y-%m-%d %H:%M:%S} UTC"
+    world.clock.advance(59)
+    assert await alerts_shown(world) == ([], ANY)
+    world.clock.advance(1)
+    names, pages = await alerts_shown(world)
+    assert names == ["no_worker"]
+    assert pages.count(f"No worker has been heard of since {heard}.") == 4
+    assert "model servers were ready then" in pages
+    ada = await world.account(Role.DEVELOPER, "ada")
+    await world.publish(ada, "org-model_v1")
+    seen = await world.submissions.require_visible(ada, "org-model_v1")
+    assert f"{seen.no_worker_since:%Y-%m-%d %H:%M:%S} UTC" == heard
+
+    world.restart()  # a new process of the API, beside a worker that may be starting
+    assert await alerts_shown(world) == ([], ANY)
+    world.clock.advance(60)
+    assert (await alerts_shown(world))[0] == ["no_worker"]
+    await worker.service.beat()
+    names, pages = await alerts_shown(world)
+    assert names == []
+    assert "No worker" not in pages
+
+
+async def test_alerts_that_nobody_writes_are_shown(database: Database) -> None:
+    world = ApiOnly(database)
+    for _ in range(20):
+        world.metrics.tally.note_reply(False)
+    await world.platform.rooms.alerts.recorder.write()
+    world.clock.advance(60)
+    names, pages = await alerts_shown(world)
+    assert names == ["no_worker", "budget_burns_fast", "budget_burns_slowly"]
+    assert "No worker has ever been heard of" in pages
+
+
+async def test_a_platform_in_one_process_misses_no_worker(database: Database) -> None:
+    world = WebWorld(database)
+    await Worker(database, world.clock, "of an earlier time").service.enter()
+    world.clock.advance(86_400)
+    assert await alerts_shown(world) == ([], ANY)

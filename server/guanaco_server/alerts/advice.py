@@ -13,5 +13,6 @@ ADVICE: Mapping[AlertName, str] = {
     AlertName.FIRST_TOKEN_UNUSUAL: "Compare requests in flight with the model servers that are ready; give the busy submissions more replicas.",
     AlertName.CACHE_HITS_UNUSUAL: "Look for replicas that were restarted or added, for a new prompt that begins differently for each user, and for a full KV cache.",
     AlertName.BUDGET_BURNS_FAST: "Users see errors now: look at the database and the model servers, and undo the last roll-out.",
+    AlertName.NO_WORKER: "Start a worker (`guanaco up --role worker`), or read the log of the one that ended; on Kubernetes, `kubectl -n guanaco logs guanaco-worker-0 --previous`.",
     AlertName.BUDGET_BURNS_SLOWLY: "Find the submission or the outcome that fails on the dashboard, and put it right today.",
 }

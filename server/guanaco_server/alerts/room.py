@@ -19,6 +19,7 @@ from guanaco_server.notifications.client import Resolve, WebhookClient, resolve
 from guanaco_server.observability.metrics import Metrics
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings
+from guanaco_server.workers.absence import WorkerAbsences
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ def build_alerts(
     clock: Clock,
     *,
     read_cost: ReadCost,
+    absences: WorkerAbsences,
     metrics: Metrics,
     settings: Settings,
     resolve: Resolve = resolve,
@@ -65,6 +67,7 @@ def build_alerts(
         clock,
         figures,
         watch,
+        absences,
         target=settings.slo_target,
         link_base=link_base,
         wake=woken.set,

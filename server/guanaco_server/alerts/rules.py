@@ -13,6 +13,10 @@ Three have a limit of their own:
     daily_spend           the day (UTC) has cost the daily budget
     budget_burns_fast     14.4 times as fast as it lasts, over 1 hour and over the last 5 minutes
     budget_burns_slowly   6 times, over 6 hours and over the last 30 minutes
+
+One is found by whoever reads the alerts, for no worker is there to write it:
+
+    no_worker             none has been heard of for a minute (workers/absence.py)
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from datetime import timedelta
 from guanaco.alerts import AlertCheck, AlertName, Severity
 from guanaco_server.alerts.figures import ServiceFigures, Traffic
 from guanaco_server.alerts.objective import burn_rate
+from guanaco_server.workers.absence import WorkerAbsence
 
 SPEND_FACTOR = 1.5
 ERROR_FACTOR = 2.0
@@ -51,7 +56,7 @@ class AlertPolicy:
 
 
 def judge(figures: ServiceFigures, policy: AlertPolicy) -> list[AlertCheck]:
-    """Return every alert's check, in the order of AlertName."""
+    """Return the check of every alert that a worker writes, in the order of AlertName."""
     return [
         _daily_spend(figures, policy),
         _spend(figures, policy),
@@ -77,6 +82,19 @@ def judge(figures: ServiceFigures, policy: AlertPolicy) -> list[AlertCheck]:
             ("6 hours", "30 minutes"),
         ),
     ]
+
+
+def no_worker(absence: WorkerAbsence | None) -> AlertCheck:
+    return AlertCheck(
+        name=AlertName.NO_WORKER,
+        severity=Severity.CRITICAL,
+        is_firing=absence is not None,
+        value=None,
+        compared=None,
+        sentence="A worker is there, or may just be starting."
+        if absence is None
+        else f"{absence} Submissions wait, model servers that die stay dead, and no alert is checked or sent.",
+    )
 
 
 def _daily_spend(figures: ServiceFigures, policy: AlertPolicy) -> AlertCheck:

@@ -135,6 +135,7 @@ class Platform:
             await self.patience.carry_out(partial(upgrade, self.database))
         else:
             await wait_until_current(self.database)
+        self.rooms.workers.absences.begin()
         await self.patience.carry_out(self.rooms.feedback.erasures.replay)
         if self.settings.role == "all":
             self.first_key = await self.patience.carry_out(

@@ -137,6 +137,7 @@ def build_rooms(
         accounts=accounts.accounts,
         audit=accounts.audit,
         prompts=prompts.service,
+        absences=workers.absences,
         secret=pseudonym_key,
         settings=settings,
     )
@@ -273,7 +274,12 @@ def build_rooms(
         settings=settings,
     )
     alerts = build_alerts(
-        database, clock, read_cost=costs.service.spent, metrics=metrics, settings=settings
+        database,
+        clock,
+        read_cost=costs.service.spent,
+        absences=workers.absences,
+        metrics=metrics,
+        settings=settings,
     )
     openai = build_openai(
         routing=routing.service,

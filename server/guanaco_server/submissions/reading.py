@@ -19,6 +19,7 @@ NOT_COLUMNS = {
     "rollout",
     "unserved",
     "is_asleep",
+    "no_worker_since",
     "aliases",
     "tags",
 }  # fields of a submission that are no columns of its row as they are

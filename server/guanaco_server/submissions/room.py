@@ -21,6 +21,7 @@ from guanaco_server.submissions.runs.events import EventFeed, StatusChanges
 from guanaco_server.submissions.service import SubmissionService
 from guanaco_server.submissions.stored_prompts.service import PromptStore
 from guanaco_server.submissions.sweeps.service import SweepService
+from guanaco_server.workers.absence import WorkerAbsences
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ def build_submissions(
     accounts: AccountService,
     audit: AuditLog,
     prompts: PromptService,
+    absences: WorkerAbsences,
     secret: bytes,
     settings: Settings,
 ) -> SubmissionsRoom:
@@ -70,6 +72,7 @@ def build_submissions(
         hub_tokens,
         rollouts,
         stored_prompts,
+        absences,
         settings.default_reward_submission,
     )
     return SubmissionsRoom(

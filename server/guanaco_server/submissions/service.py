@@ -59,6 +59,7 @@ from guanaco_server.submissions.runs.events import StatusChanges
 from guanaco_server.submissions.stored_prompts.service import PromptStore
 from guanaco_server.submissions.tables import SubmissionRow
 from guanaco_server.submissions.visibility import note_others, visible_row
+from guanaco_server.workers.absence import WorkerAbsences
 
 SLUG_CHARS = 80
 DELETABLE = ENDED
@@ -84,6 +85,7 @@ class SubmissionService:
         hub_tokens: HubTokens,
         rollouts: RolloutService,
         stored_prompts: PromptStore,
+        absences: WorkerAbsences,
         default_reward: str | None,
     ) -> None:
         self.rollouts = rollouts
@@ -94,6 +96,7 @@ class SubmissionService:
         self._clock = clock
         self._changes = changes
         self._deployments = deployments
+        self._absences = absences
         self._audit = audit
         self.recipes = RecipeService(database, clock, deployments)
         self.rewards = RewardService(database, default_reward)
@@ -178,7 +181,11 @@ class SubmissionService:
         """Read a submission with its stages. Raise SubmissionNotFound for another developer's."""
         async with self._database.read() as session:
             row = await visible_row(session, account, submission_id)
-            return await read_whole(self._deployments, session, row)
+            found = await read_whole(self._deployments, session, row)
+        if not (found.is_served or found.is_in_progress):
+            return found
+        absence = await self._absences.find()
+        return found.model_copy(update={"no_worker_since": absence and absence.since})
 
     async def ensure_visible(self, account: Account, submission_id: str) -> None:
         """Raise SubmissionNotFound for another developer's submission. Reads no more than its row."""

@@ -85,6 +85,11 @@ async def count_living(session: AsyncSession, seen_after: datetime) -> int:
     return await session.scalar(statement) or 0
 
 
+async def newest_beat(session: AsyncSession) -> datetime | None:
+    """Return when any worker was last heard of; None if none ever was."""
+    return await session.scalar(select(func.max(WorkerRow.seen_at)))
+
+
 async def take_lease(
     session: AsyncSession, name: str, holder: str, at: datetime, until: datetime
 ) -> bool:

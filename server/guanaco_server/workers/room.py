@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from guanaco_server.database.database import Database
 from guanaco_server.runtime.clock import Clock
 from guanaco_server.settings import Settings
+from guanaco_server.workers.absence import WorkerAbsences
 from guanaco_server.workers.heartbeat import Heartbeat, Loop, TakeOver
 from guanaco_server.workers.service import WorkerService
 
@@ -15,6 +16,7 @@ from guanaco_server.workers.service import WorkerService
 @dataclass(frozen=True)
 class WorkersRoom:
     workers: WorkerService
+    absences: WorkerAbsences
 
     def heartbeat(
         self, take_over: TakeOver, duties: Sequence[Loop], note_duty: Callable[[bool], None]
@@ -25,5 +27,8 @@ class WorkersRoom:
 
 def build_workers(database: Database, clock: Clock, *, settings: Settings) -> WorkersRoom:
     return WorkersRoom(
-        WorkerService(database, clock, settings.executor_id, settings.worker_silence_s)
+        WorkerService(database, clock, settings.executor_id, settings.worker_silence_s),
+        WorkerAbsences(
+            database, clock, settings.worker_silence_s, is_needed=settings.role != "all"
+        ),
     )

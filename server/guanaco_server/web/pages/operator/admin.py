@@ -50,6 +50,7 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
             period=period,
             activity=await activity_view(web.alerts, web.costs, web.clock.now(), period),
             currency=web.costs.currency,
+            no_worker=await web.alerts.find_absence(),
         )
 
     @routes.get("/admin/deployments")
@@ -66,6 +67,7 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
             total=len(rows),
             page=page,
             pages=max(1, -(-len(rows) // DEPLOYMENT_ROWS)),
+            no_worker=await web.alerts.find_absence(),
         )
 
     @routes.get("/admin/users")
