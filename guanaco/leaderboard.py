@@ -414,3 +414,7 @@ class SeasonCheck(BaseModel):
     sha256: str
     recomputed_sha256: str
     is_same: bool
+    reasons: list[str] = Field(
+        default=[],
+        description="Where the bytes differ: what is known to have taken ratings away since the freeze, in sentences. Empty where nothing is known.",
+    )

@@ -340,8 +340,8 @@ def _tell_proof(proof: Proof) -> None:
 
 
 def _season(one: CheckedSeason) -> str:
-    if one.erased_since:
-        return f"differs, as it must: {one.erased_since} erasures since it was frozen"
+    if one.reasons:
+        return f"differs, as it must: {' '.join(one.reasons)}"
     return f"ranked again, the same: {one.sha256}"
 
 
@@ -357,6 +357,7 @@ def _proof(proof: Proof) -> dict[str, Any]:
                 "competition": one.competition,
                 "sha256": one.sha256,
                 "erased_since": one.erased_since,
+                "reasons": list(one.reasons),
                 "problem": one.problem,
             }
             for one in proof.seasons

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         DuelRule,
         EntryRule,
     )
-    from guanaco.leaderboard import VoteFlag
+    from guanaco.leaderboard import SeasonCheck, VoteFlag
 
 app = typer.Typer(no_args_is_help=True)
 votes_app = typer.Typer(no_args_is_help=True)
@@ -134,8 +134,22 @@ def recompute(competition_id: Id, as_json: AsJson = False) -> None:
         console.line(f"recorded    {check.sha256}")
         console.line(f"recomputed  {check.recomputed_sha256}")
         console.line("the same" if check.is_same else "not the same")
+        if not check.is_same:
+            _explain(check)
     if not check.is_same:
         raise typer.Exit(1)
+
+
+def _explain(check: SeasonCheck) -> None:
+    for reason in check.reasons:
+        console.say(reason)
+    if not check.reasons:
+        console.say(
+            "No erasure or deletion since the freeze is known. Ratings were then changed in the database itself, or a release ranks otherwise."
+        )
+        console.say(
+            "`guanaco backup verify BACKUP` ranks again from a backup: see whether one from before has the recorded SHA-256."
+        )
 
 
 @app.command(epilog="Example: guanaco competitions uniform autumn")

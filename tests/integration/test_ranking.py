@@ -162,6 +162,23 @@ async def test_frozen_season_recomputes_equally_and_takes_no_more(world: Season)
     assert (await world.http_with({}).get("/competitions/autumn/season")).json() == frozen
 
 
+async def test_season_that_differs_says_what_was_taken_away(world: Season) -> None:
+    await world.votes("alice", {0: True, 1: False})
+    await world.admin.post("/competitions/autumn/freeze")
+    assert (await world.admin.post("/competitions/autumn/recompute")).json()["reasons"] == []
+    async with world.database.write() as session:
+        await session.execute(text("UPDATE feedback SET thumbs_up = NOT thumbs_up"))
+    check = (await world.admin.post("/competitions/autumn/recompute")).json()
+    assert (check["is_same"], check["reasons"]) == (False, [])
+    async with world.database.read() as session:
+        conversation = await session.scalar(text("SELECT min(id) FROM conversations"))
+    backend = await world.http(Role.BACKEND)
+    assert (await backend.delete(f"/conversations/{conversation}")).status_code < 300
+    check = (await world.admin.post("/competitions/autumn/recompute")).json()
+    (reason,) = check["reasons"]
+    assert "1 erasure of a user or deletion of a conversation came after the freeze" in reason
+
+
 @pytest.mark.both_databases
 async def test_new_field_of_a_competition_changes_no_season(world: Season) -> None:
     await world.votes("alice", {0: True, 1: False})

@@ -93,11 +93,16 @@ def test_a_freeze_is_confirmed_first(server: Any, capsys: Any) -> None:
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_a_recomputed_ranking_that_differs_fails(form: list[str], server: Any, capsys: Any) -> None:
-    server(httpx.Response(200, json=CHECK))
+    reasons = ["1 erasure came after the freeze."]
+    server(httpx.Response(200, json=CHECK), httpx.Response(200, json=CHECK | {"reasons": reasons}))
     assert run(["competitions", "recompute", "autumn", *form]) == 1
-    shown = capsys.readouterr().out
-    assert "beef" in shown
-    assert "dead" in shown
+    shown = capsys.readouterr()
+    assert "beef" in shown.out
+    assert "dead" in shown.out
+    assert ("No erasure or deletion since the freeze is known" in shown.err) is not bool(form)
+    assert run(["competitions", "recompute", "autumn", *form]) == 1
+    shown = capsys.readouterr()
+    assert reasons[0] in (shown.out if form else shown.err)
 
 
 def test_flags_are_read_by_competition_and_cannot_control_the_terminal(

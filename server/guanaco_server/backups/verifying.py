@@ -43,10 +43,11 @@ PLACE = "pg"  # PostgreSQL's folder within the scratch one
 
 @dataclass(frozen=True)
 class CheckedSeason:
-    """``problem`` is None where the same ratings gave the same bytes, or where users were erased since it was frozen."""
+    """``problem`` is None where the same ratings gave the same bytes, or where ``reasons`` say why they must differ."""
 
     competition: str
     sha256: str
+    reasons: tuple[str, ...] = ()
     erased_since: int = 0
     problem: str | None = None
 
@@ -298,8 +299,8 @@ async def _recount(platform: Platform, competition: str) -> CheckedSeason:
     if check.is_same:
         return CheckedSeason(competition, check.sha256)
     erased = await platform.rooms.feedback.erasures.count_since(frozen.frozen_at)
-    problem = None if erased else f"It is {check.recomputed_sha256} now."
-    return CheckedSeason(competition, check.sha256, erased, problem)
+    problem = None if check.reasons else f"It is {check.recomputed_sha256} now."
+    return CheckedSeason(competition, check.sha256, tuple(check.reasons), erased, problem)
 
 
 @asynccontextmanager

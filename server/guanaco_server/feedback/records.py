@@ -129,6 +129,11 @@ async def of_users(session: AsyncSession, user_keys: Collection[str]) -> list[Re
     return [rating for rating in found if rating.user_key in user_keys]
 
 
+async def count_erasures(session: AsyncSession, since: datetime) -> int:
+    """Count the erasures of users and the deleted conversations since then, of the whole platform."""
+    return await queries.count_erasures(session, since)
+
+
 async def of_competition(session: AsyncSession, competition: str) -> list[RecordedRating]:
     return await _read(session, _ratings().where(FeedbackRow.competition == competition))
 

@@ -63,7 +63,7 @@ def build_leaderboard(
     fields = FieldReader(database, submissions)
     verdicts = VerdictService(database, clock, competitions, submissions, fields)
     stability = StabilityService(database, clock, competitions, fields)
-    seasons = SeasonService(database, submissions, competitions)
+    seasons = SeasonService(database, clock, submissions, competitions)
     counter = ScoreCounter(database, clock, submissions, competitions, DEFINITIONS)
     return LeaderboardRoom(
         leaderboard=LeaderboardService(database, clock, submissions, competitions),

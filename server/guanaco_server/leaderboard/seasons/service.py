@@ -9,7 +9,7 @@ whenever they are ranked again.
 from __future__ import annotations
 
 import hashlib
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -41,14 +41,20 @@ from guanaco_server.leaderboard.seasons.document import (
 )
 from guanaco_server.leaderboard.tables import SeasonRow
 from guanaco_server.runtime import threads
+from guanaco_server.runtime.clock import Clock
 from guanaco_server.submissions.service import SubmissionService
 
 
 class SeasonService:
     def __init__(
-        self, database: Database, submissions: SubmissionService, competitions: CompetitionService
+        self,
+        database: Database,
+        clock: Clock,
+        submissions: SubmissionService,
+        competitions: CompetitionService,
     ) -> None:
         self._database = database
+        self._clock = clock
         self._submissions = submissions
         self._competitions = competitions
 
@@ -92,12 +98,35 @@ class SeasonService:
         _require_known_rule(competition)
         content = await self._rank(competition, season.frozen_at, schema)
         sha256 = hashlib.sha256(content).hexdigest()
+        is_same = content == stored and sha256 == season.sha256
         return SeasonCheck(
             competition=competition_id,
             sha256=season.sha256,
             recomputed_sha256=sha256,
-            is_same=content == stored and sha256 == season.sha256,
+            is_same=is_same,
+            reasons=[] if is_same else await self._reasons(competition, season.frozen_at),
         )
+
+    async def _reasons(self, competition: Competition, frozen_at: datetime) -> list[str]:
+        """Return what may have taken ratings away since the freeze, which is no fault."""
+        async with self._database.read() as session:
+            erasures = await records.count_erasures(session, frozen_at)
+        found = []
+        if erasures:
+            were = (
+                "erasure of a user or deletion of a conversation"
+                if erasures == 1
+                else "erasures of users and deletions of conversations"
+            )
+            found.append(
+                f"{erasures:,} {were} came after the freeze on this platform; they take ratings away even from a frozen competition."
+            )
+        days = competition.retention_days
+        if days is not None and self._clock.now() - competition.starts_at > timedelta(days=days):
+            found.append(
+                f"The competition keeps conversations for {days} days, and their ratings are removed with them."
+            )
+        return found
 
     async def unweighed(self) -> list[str]:
         """Return the frozen competitions of which nobody has found yet how few votes decide between neighbours."""
