@@ -145,7 +145,7 @@ def verify(
         _tell_proof(proof)
     if proof.is_as_it_was and proof.wal_problem is not None:
         raise BackupDamaged(
-            f"The backup can be restored, but what came after {words.moment(proof.lost_from)} cannot be recovered.",
+            f"The backup can be restored, but what came after {_second(proof.lost_from)} cannot be recovered.",
             hint="Bring the segments back, or make another backup now: only a backup after the gap goes on with what is archived after it.",
         )
     if not proof.is_good:
@@ -330,7 +330,7 @@ def _tell_proof(proof: Proof) -> None:
         *(() if proof.wal_problem is None else [("archived WAL", proof.wal_problem)]),
         (
             "would be lost",
-            f"{_time(proof.loses_s)}: what came after {words.moment(proof.lost_from)}",
+            f"{_time(proof.loses_s)}: what came after {_second(proof.lost_from)}",
         ),
         ("took", f"{_time(proof.took_s)} to restore and migrate"),
     ]
@@ -376,6 +376,11 @@ def _proof(proof: Proof) -> dict[str, Any]:
 
 def _plain(document: BackupDocument) -> dict[str, Any]:
     return document.model_dump(mode="json")
+
+
+def _second(at: datetime) -> str:
+    """Write a moment as `--until` takes it."""
+    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _time(seconds: float) -> str:

@@ -131,7 +131,7 @@ def verify_backup(
         missing_artifacts=found.missing_artifacts,
         has_same_key=not prints or (key is not None and fingerprint_of(key) in prints),
         wal_problem=wal.problem,
-        lost_from=lost_from,
+        lost_from=lost_from.astimezone(UTC),
         loses_s=(datetime.now(UTC) - lost_from).total_seconds(),
         took_s=took_s,
     )
