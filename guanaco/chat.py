@@ -60,7 +60,7 @@ MessageText = Annotated[
 class Bot(BaseModel):
     """A character."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     name: OneLine
     memory: str = Field(
@@ -89,7 +89,7 @@ class Sender(OpenEnum):
 
 
 class Turn(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     sender: Sender
     content: str = Field(max_length=MAX_MESSAGE_CHARS)

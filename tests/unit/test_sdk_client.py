@@ -9,13 +9,13 @@ from typing import Any
 
 import httpx
 import pytest
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from guanaco import errors
 from guanaco.bots import BOTS
 from guanaco.calls import accounts, chat, competitions, feedback, submissions, sweeps
 from guanaco.calls.wire import Call, StreamCall, nothing
-from guanaco.chat import Reply, Token
+from guanaco.chat import Bot, Reply, Token, Turn
 from guanaco.client import AsyncClient, Client
 from guanaco.competitions import CompetitionRequest
 from guanaco.contract import unknown_members
@@ -320,6 +320,13 @@ async def test_wrong_arguments_are_one_sentence_that_quotes_nobody(
         assert PRIVATE not in logged
         assert "input_value" not in logged
     assert not script.requests + async_script.requests
+
+
+@pytest.mark.parametrize("model", [Bot, Turn])
+def test_models_of_users_words_do_not_quote_them(model: type[BaseModel]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        model.model_validate({"name": [PRIVATE], "sender": PRIVATE, "content": [PRIVATE]})
+    assert PRIVATE not in str(caught.value)
 
 
 def test_events_go_on_where_the_connection_broke() -> None:
