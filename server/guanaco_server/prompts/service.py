@@ -62,6 +62,7 @@ RENDER_S = 30.0
 NO_TEMPLATE = "The model's repo has no chat template."
 UNKNOWN_PROMPT = "The submission's prompt"
 NO_TEMPLATE_HINT = "Submit with --formatter and a preset, or push a tokenizer that has one."
+CORRECT_IT = "Correct the prompt: docs/prompts.md says what it may hold."  # for its author
 
 
 T = TypeVar("T")

@@ -13,9 +13,8 @@ from guanaco.trials import sample_turns
 from guanaco_server.prompts.history.lore import require_usable_book, with_lore
 from guanaco_server.prompts.room import build_prompts
 from guanaco_server.prompts.sample import SAMPLE
-from guanaco_server.prompts.service import is_by_chat_template
+from guanaco_server.prompts.service import CORRECT_IT, is_by_chat_template
 
-CORRECT_IT = "Correct the prompt: docs/prompts.md says what it may hold."
 OWN = ""  # account: the command's user has the process alone
 
 

@@ -8,13 +8,12 @@ from guanaco.errors import BadPrompt, InvalidInput, MissingFile, PromptFailed, T
 from guanaco.trials import PromptTrial, RenderedPrompt, default_budget
 from guanaco_server.accounts.service import Account
 from guanaco_server.prompts.sample import SAMPLE
-from guanaco_server.prompts.service import PromptService, is_by_chat_template
+from guanaco_server.prompts.service import CORRECT_IT, PromptService, is_by_chat_template
 from guanaco_server.submissions.service import SubmissionService
 from guanaco_server.tokenization.service import Tokenizers
 
 AT_ONCE = 2  # for all developers
 RETRY_S = 1.0
-CORRECT_IT = "Correct the prompt: docs/prompts.md says what it may hold."
 
 
 class PromptTrials:
