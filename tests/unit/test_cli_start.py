@@ -178,6 +178,13 @@ def test_an_output_that_cannot_be_written_is_one_sentence(capsys: Any) -> None:
     assert capsys.readouterr().err == "error: Reading or writing failed: Bad file descriptor.\n"
 
 
+def test_input_that_is_no_text_is_one_sentence(capsys: Any) -> None:
+    with pytest.raises(UnicodeDecodeError) as raised:
+        b"gk_\xff".decode()
+    assert report(raised.value, app) == 2
+    assert capsys.readouterr().err.startswith("error: What was read is no text in UTF-8.\n")
+
+
 def test_a_closed_pipe_is_no_traceback() -> None:
     code = "from guanaco_cli.main import main; main()"
     path = os.pathsep.join([str(ROOT / name) for name in (".", "cli", "server")])
