@@ -58,7 +58,7 @@ def report(error: Exception, app: typer.Typer, arguments: Sequence[str] = ()) ->
         console.error(f"{error.filename}: {error.strerror}.")
         return FAILED
     if isinstance(error, UnicodeDecodeError):
-        console.error("What was read is no text in UTF-8.", "Convert it first, as with iconv.")
+        console.error("The input is no text in UTF-8.", "Convert it first, as with iconv.")
         return WRONG_USE
     if isinstance(error, OSError) and error.errno in STREAM_FAULTS:
         console.error(f"Reading or writing failed: {error.strerror}.")

@@ -182,7 +182,7 @@ def test_input_that_is_no_text_is_one_sentence(capsys: Any) -> None:
     with pytest.raises(UnicodeDecodeError) as raised:
         b"gk_\xff".decode()
     assert report(raised.value, app) == 2
-    assert capsys.readouterr().err.startswith("error: What was read is no text in UTF-8.\n")
+    assert capsys.readouterr().err.startswith("error: The input is no text in UTF-8.\n")
 
 
 def test_a_closed_pipe_is_no_traceback() -> None:
