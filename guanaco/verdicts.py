@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from guanaco.leaderboard import LeaderboardVerdict, VerdictPair
+    from collections.abc import Iterable
+
+    from guanaco.leaderboard import LeaderboardRow, LeaderboardVerdict, VerdictPair
+
+
+def uncounted_words(rows: Iterable[LeaderboardRow]) -> str | None:
+    """Say of a board without a score that ratings were given all the same; None otherwise."""
+    rows = list(rows)
+    given = sum(row.feedback_count for row in rows)
+    if not given or any(row.thumbs_up + row.thumbs_down or row.duels for row in rows):
+        return None
+    were = "1 rating was" if given == 1 else f"{given:,} ratings were"
+    return f"{were} given, and none counts: rules leave out bursts, a developer's own votes and users who rate one developer alone."
 
 
 def headline(verdict: LeaderboardVerdict) -> str:

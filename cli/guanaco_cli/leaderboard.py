@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from guanaco.errors import NotFound
-from guanaco.verdicts import asked_words, chance_words, headline, pair_words
+from guanaco.verdicts import asked_words, chance_words, headline, pair_words, uncounted_words
 from guanaco_cli import words
 from guanaco_cli.connection import connect
 from guanaco_cli.console import console
@@ -165,6 +165,8 @@ def leaderboard(
             console.say(f"Nothing has entered the competition {board.competition} yet.")
         elif found is not None:
             console.say(headline(found))
+            if uncounted := uncounted_words(board.rows):
+                console.say(uncounted)
 
 
 def _of_sweep(board: Leaderboard, sweep: str | None) -> Leaderboard:

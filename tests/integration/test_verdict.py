@@ -14,6 +14,7 @@ from guanaco.competitions import AssignmentRule, CompetitionRequest, EntryRule, 
 from guanaco.submissions import EventKind, Status
 from guanaco_server.accounts.service import Account
 from guanaco_server.database.database import Database
+from guanaco_server.leaderboard.flags.rules import least_burst
 from guanaco_server.submissions import lifecycle
 from guanaco_server.submissions.tables import SubmissionRow
 from tests.fixtures.rating import rate, rate_all
@@ -328,3 +329,17 @@ async def test_variants_of_a_sweep_are_one_row_on_the_board(world: Board) -> Non
     assert f'href="/submissions/{GOOD}' not in variants
     rows = (await anyone.get("/leaderboard")).json()["rows"]
     assert {row["submission_id"]: row["sweep"] for row in rows}[BAD] == "acme-tiny_s1"
+
+
+async def test_a_board_without_a_score_says_that_ratings_were_left_out(world: Board) -> None:
+    await world.competitions.put(
+        "burst", CompetitionRequest(name="Burst", starts_at=world.clock.now())
+    )
+    votes = [(GOOD, f"fan-{number}", True) for number in range(least_burst() + 3)]
+    await rate_all(world, world.backend, votes, competition="burst", at=world.clock.now())
+    await world.scores.loop.run_once()
+    page = (await world.http_with({}).get("http://test/?competition=burst")).text
+    assert f"{len(votes)} ratings were given, and none counts" in page
+    assert 'href="/docs/scores#left-out"' in page
+    assert 'id="left-out"' in (await world.http_with({}).get("http://test/docs/scores")).text
+    assert "and none counts" not in (await world.http_with({}).get("http://test/")).text

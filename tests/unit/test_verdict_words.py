@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 
 from guanaco.competitions import RankingRule
-from guanaco.leaderboard import AskedVerdict, LeaderboardVerdict, VerdictPair, VerdictState
-from guanaco.verdicts import asked_words, chance_words, headline, pair_words
+from guanaco.leaderboard import (
+    AskedVerdict,
+    LeaderboardRow,
+    LeaderboardVerdict,
+    VerdictPair,
+    VerdictState,
+)
+from guanaco.verdicts import asked_words, chance_words, headline, pair_words, uncounted_words
 
 
 def verdict(*pairs: VerdictPair, **fields: Any) -> LeaderboardVerdict:
@@ -35,6 +41,19 @@ RANGE = VerdictPair(
 )
 FAR = VerdictPair(submission_id="h_v1", state=VerdictState.OPEN, votes=4_000, votes_low=1_120)
 UNKNOWN = VerdictPair(submission_id="e_v1", state=VerdictState.OPEN)
+
+
+def test_ratings_that_none_of_count_are_told() -> None:
+    def row(feedback_count: int, thumbs_up: int = 0) -> LeaderboardRow:
+        return LeaderboardRow.model_construct(
+            feedback_count=feedback_count, thumbs_up=thumbs_up, thumbs_down=0, duels=0
+        )
+
+    assert uncounted_words([row(0)]) is None
+    assert uncounted_words([row(9, thumbs_up=1), row(4)]) is None
+    said = uncounted_words([row(0), row(1_500)])
+    assert said is not None
+    assert said.startswith("1,500 ratings were given, and none counts: rules leave out bursts,")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,14 @@ from guanaco.competitions import OPEN
 from guanaco.errors import InvalidInput, NewerVersionNeeded, NotFound
 from guanaco.feedback_csv import plain_cell
 from guanaco.leaderboard import Leaderboard, LeaderboardRow, LeaderboardVerdict
-from guanaco.verdicts import asked_words, chance_words, headline, pair_headline, pair_words
+from guanaco.verdicts import (
+    asked_words,
+    chance_words,
+    headline,
+    pair_headline,
+    pair_words,
+    uncounted_words,
+)
 from guanaco_server.http.routes import Routes
 from guanaco_server.web.access.viewer import Viewer
 from guanaco_server.web.rendering import SECURITY_HEADERS
@@ -88,6 +95,7 @@ def add_routes(routes: Routes, web: WebRoom) -> None:
             scale=scale_of(board),
             verdict=headline(verdict) if verdict and verdict.leader else None,
             chance=chance_words(verdict) if verdict else None,
+            uncounted=uncounted_words(board.rows),
             asked=asked_words(verdict) if verdict else None,
             asked_rows=verdict.asked.rows if verdict and verdict.asked else [],
             beside=_comparisons_with_leader(verdict),
