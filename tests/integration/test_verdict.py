@@ -331,7 +331,7 @@ async def test_variants_of_a_sweep_are_one_row_on_the_board(world: Board) -> Non
     assert {row["submission_id"]: row["sweep"] for row in rows}[BAD] == "acme-tiny_s1"
 
 
-async def test_a_board_without_a_score_says_that_ratings_were_left_out(world: Board) -> None:
+async def test_a_board_without_a_score_tells_of_ratings_left_out(world: Board) -> None:
     await world.competitions.put(
         "burst", CompetitionRequest(name="Burst", starts_at=world.clock.now())
     )
