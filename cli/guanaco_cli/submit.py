@@ -79,6 +79,11 @@ def submit(
             hub_token=options.read_hub_token(hub_token),
         )
         console.say(f"Submitted {submission.repo} as {submission.id}.")
+        if submission.no_worker_since is not None:
+            since = words.moment(submission.no_worker_since)
+            console.warn(
+                f"No worker of the platform has been heard of since {since}: the submission waits until one starts."
+            )
         if wait:
             submission = watch(client, submission.id, is_verbose=verbose)
     conclude(submission, as_json=as_json)

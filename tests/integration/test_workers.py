@@ -11,6 +11,7 @@ from sqlalchemy.exc import OperationalError
 
 from guanaco.accounts import Role
 from guanaco.errors import WorkerGivenUp
+from guanaco.submissions import SubmissionRequest
 from guanaco_server.database.database import Database
 from guanaco_server.runtime.clock import FixedClock
 from guanaco_server.settings import Settings
@@ -256,7 +257,9 @@ async def test_the_api_says_since_when_no_worker_was_heard_of(database: Database
     ada = await world.account(Role.DEVELOPER, "ada")
     await world.publish(ada, "org-model_v1")
     seen = await world.submissions.require_visible(ada, "org-model_v1")
-    assert f"{seen.no_worker_since:%Y-%m-%d %H:%M:%S} UTC" == heard
+    made = await world.submissions.submit(ada, SubmissionRequest(repo="acme/tiny"), None)
+    for one in (seen, made):
+        assert f"{one.no_worker_since:%Y-%m-%d %H:%M:%S} UTC" == heard
 
     world.restart()  # a new process of the API, beside a worker that may be starting
     assert await alerts_shown(world) == ([], ANY)

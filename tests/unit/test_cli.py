@@ -61,6 +61,12 @@ def test_submit_sends_every_option_and_prints_the_id_alone(server: Any, capsys: 
     assert "logs -f org-model_v1" in shown.err
 
 
+def test_submit_says_that_no_worker_is_there(server: Any, capsys: Any) -> None:
+    server(httpx.Response(202, json=submission_json(status="queued", no_worker_since=AT)))
+    assert run(["submit", "org/model", "--no-wait"]) == 0
+    assert "waits until one starts" in capsys.readouterr().err
+
+
 def test_a_reward_model_is_submitted_and_named(server: Any) -> None:
     script = server(httpx.Response(202, json=submission_json(status="queued")))
     assert run(["submit", "org/judge", "--kind", "reward", "--no-wait"]) == 0

@@ -119,7 +119,7 @@ class SubmissionService:
         except IntegrityError:  # the other of two racers was first: its row is there now
             row = await self._insert(account, request, idempotency_key, hub_token)
         self._changes.announce(row.id, row.status)
-        return read_submission(row)
+        return await self._with_absence(read_submission(row))
 
     async def list_own(self, account: Account, tags: Collection[str] = ()) -> list[Submission]:
         """List the caller's submissions, newest first; every developer's for an admin. With ``tags``, list only submissions that have all of them."""
@@ -182,10 +182,14 @@ class SubmissionService:
         async with self._database.read() as session:
             row = await visible_row(session, account, submission_id)
             found = await read_whole(self._deployments, session, row)
-        if not (found.is_served or found.is_in_progress):
-            return found
+        return await self._with_absence(found)
+
+    async def _with_absence(self, submission: Submission) -> Submission:
+        """Say since when no worker has been heard of, if one is needed."""
+        if not (submission.is_served or submission.is_in_progress):
+            return submission
         absence = await self._absences.find()
-        return found.model_copy(update={"no_worker_since": absence and absence.since})
+        return submission.model_copy(update={"no_worker_since": absence and absence.since})
 
     async def ensure_visible(self, account: Account, submission_id: str) -> None:
         """Raise SubmissionNotFound for another developer's submission. Reads no more than its row."""
