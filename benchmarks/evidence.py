@@ -70,7 +70,7 @@ WITHIN = 0.05
 TASTE = 0.8  # standard deviation of a user's log odds
 DAY = 0.5  # and of a day's; a look is a day
 HALVINGS = 22
-PLANNED_FEWER = 10  # times fewer seasons, since each takes seconds
+PLANNED_FEWER = 10  # times fewer seasons, since each takes a third of a second
 SIGNAL_TIMES = 8  # times as many seasons: with 1,000 the gain is known to 3 % only
 
 
