@@ -207,6 +207,16 @@ async def archived_world(archived_postgres: PostgresServer) -> AsyncIterator[Tal
     await database.close()
 
 
+def archived_settings(world: Talking, archive: Path, folder: Path) -> Settings:
+    url = world.database.engine.url.set(drivername="postgresql")
+    return Settings(
+        data_dir=folder,
+        backup_dir=folder / "backups",
+        backup_wal_dir=archive,
+        database_url=SecretStr(url.render_as_string()),
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.postgres
 async def test_the_moment_before_an_erasure_gone_wrong_comes_back(
@@ -214,12 +224,7 @@ async def test_the_moment_before_an_erasure_gone_wrong_comes_back(
 ) -> None:
     """Alice was erased instead of Bob, Bob afterwards: Alice comes back, and Bob does not."""
     world, url = archived_world, archived_world.database.engine.url
-    settings = Settings(
-        data_dir=tmp_path,
-        backup_dir=tmp_path / "backups",
-        backup_wal_dir=archive,
-        database_url=SecretStr(url.set(drivername="postgresql").render_as_string()),
-    )
+    settings = archived_settings(world, archive, tmp_path)
     made = await asyncio.to_thread(make_backup, settings)
     assert made.document.method == "base"
     late = await world.hear(ALICE)  # after the backup: it is in the archived WAL only
@@ -272,13 +277,8 @@ async def test_a_gap_in_the_archived_wal_is_named(
     archived_world: Talking, archive: Path, tmp_path: Path
 ) -> None:
     """Nothing after the gap is recovered, and none of it counts as saved."""
-    world, url = archived_world, archived_world.database.engine.url
-    settings = Settings(
-        data_dir=tmp_path,
-        backup_dir=tmp_path / "backups",
-        backup_wal_dir=archive,
-        database_url=SecretStr(url.set(drivername="postgresql").render_as_string()),
-    )
+    world = archived_world
+    settings = archived_settings(world, archive, tmp_path)
     made = await asyncio.to_thread(make_backup, settings)
     assert made.wal_problem is None
     moment = await now_of(world.database)
