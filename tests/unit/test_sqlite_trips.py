@@ -83,6 +83,27 @@ async def test_urgent_writes_that_wait_share_one_commit(file: File) -> None:
     assert file.committed() == ["a", "b", "c"]
 
 
+async def test_an_urgent_write_that_comes_during_others_is_next(file: File) -> None:
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    async def hold(session: AsyncSession) -> None:
+        await session.execute(text(INSERT), {"name": "early chat", "other": None})
+        has_begun.set()
+        may_end.wait(10)
+
+    async with file.database.write():
+        early = asyncio.ensure_future(file.database.write_unit(hold, is_urgent=True))
+        flood = [file.write_unit(f"other {number}", is_urgent=False) for number in range(3)]
+        others = [asyncio.ensure_future(write) for write in flood]
+        await _all_wait()
+    assert await asyncio.to_thread(has_begun.wait, 10)
+    late = asyncio.ensure_future(file.write("late chat"))
+    await _all_wait()
+    may_end.set()
+    await asyncio.gather(early, late, *others)
+    assert file.committed()[:2] == ["early chat", "late chat"]
+
+
 async def test_a_write_that_fails_fails_alone(file: File) -> None:
     again, unit_again = file.write("a"), file.write_unit("a")
     results = await file.together(file.write("a"), again, unit_again, file.write("b"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -25,22 +25,27 @@ class GroupCommit(Generic[Item, Result]):
         write: Callable[[Sequence[Item]], Awaitable[Sequence[Result | Exception]]],
         on_orphan: Callable[[Result], None] | None = None,
         max_batch: int = MAX_BATCH,
-        turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+        turn: Callable[[], AbstractAsyncContextManager[None]] | None = None,
     ) -> None:
-        """``on_orphan`` gets what was written for somebody who has left meanwhile. A batch has all who wait once its ``turn`` has come."""
+        """``on_orphan`` gets what was written for somebody who has left meanwhile.
+
+        A batch waits for its ``turn``, which by itself is the end of the batch before, and then has all who wait. Who comes
+        later waits for a turn too, from then on: what waits for the same turns cannot come between two batches.
+        """
         self._write = write
         self._on_orphan = on_orphan
         self._max_batch = max_batch
-        self._turn = turn
+        one_at_a_time = asyncio.Lock()
+        self._turn = turn or (lambda: one_at_a_time)
         self._waiting: list[tuple[Item, asyncio.Future[Result]]] = []
-        self._writer: asyncio.Task[None] | None = None
+        self._gathering: asyncio.Task[None] | None = None
+        self._batches: set[asyncio.Task[None]] = set()
 
     async def submit(self, item: Item) -> Result:
         """Return once it is written; a caller who leaves before its batch has begun takes it back."""
         done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, done))
-        if self._writer is None:
-            self._writer = asyncio.create_task(self._run())
+        self._gather()
         try:
             return await done
         except asyncio.CancelledError:
@@ -50,18 +55,18 @@ class GroupCommit(Generic[Item, Result]):
 
     async def drain(self) -> None:
         """Wait until no write waits any more."""
-        while self._writer is not None:
-            await asyncio.wait([self._writer])
+        while self._batches:
+            await asyncio.wait(self._batches)
 
-    async def _run(self) -> None:
-        try:
-            while self._waiting:
-                await self._write_batch()
-        finally:
-            self._writer = None
+    def _gather(self) -> None:
+        """Have a batch wait for its turn, if none does."""
+        if self._gathering is None:
+            self._gathering = asyncio.create_task(self._write_batch())
+            self._batches.add(self._gathering)
+            self._gathering.add_done_callback(self._batches.discard)
 
     async def _write_batch(self) -> None:
-        batch: list[tuple[Item, asyncio.Future[Result]]] = []
+        batch: list[tuple[Item, asyncio.Future[Result]]] | None = None
         results: Sequence[Result | Exception] = ()
         try:
             async with self._turn():
@@ -69,7 +74,7 @@ class GroupCommit(Generic[Item, Result]):
                 if batch:
                     results = await self._write([item for item, _ in batch])
         except Exception as error:  # noqa: BLE001 - it belongs to those who wait
-            batch = batch or self._take()
+            batch = self._take() if batch is None else batch
             results = [error] * len(batch)
         for (_, done), result in zip(batch, results, strict=True):
             if isinstance(result, Exception):
@@ -81,9 +86,12 @@ class GroupCommit(Generic[Item, Result]):
                 self._note_orphan(result)
 
     def _take(self) -> list[tuple[Item, asyncio.Future[Result]]]:
-        """Take those of the next batch who have not left."""
+        """Take those of this batch who have not left. The others are the next one's."""
+        self._gathering = None
         batch = self._waiting[: self._max_batch]
         del self._waiting[: self._max_batch]
+        if self._waiting:
+            self._gather()
         return [(item, done) for item, done in batch if not done.done()]
 
     def _note_orphan(self, result: Result) -> None:

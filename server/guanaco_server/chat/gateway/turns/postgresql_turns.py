@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from functools import cache
-from typing import Any, LiteralString
+from typing import Any, ClassVar, LiteralString
 
 import msgspec
 
@@ -129,6 +129,8 @@ WHERE k.content IS NULL OR k.content = messages.content
 
 
 class PostgresqlTurns:
+    groups_writes: ClassVar[bool] = False
+
     def __init__(self, database: Database) -> None:
         self._claims = database.direct(is_durable=False)
         self._ends = database.direct()

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from guanaco.chat import Sender
 from guanaco.errors import RequestInProgress
@@ -59,6 +59,8 @@ WHERE account_id = ? AND key_hash = ? AND token = ?
 
 
 class SqliteTurns:
+    groups_writes: ClassVar[bool] = True  # all that are urgent
+
     def __init__(self, database: Database) -> None:
         self._database = database
 

@@ -8,7 +8,7 @@
 
 A lease that a crash of the database has forgotten still is ours if nobody has taken or changed the conversation since.
 
-Each is written in groups (database/group_commit.py). A finish whose commit was not heard of is tried again for
+Each is written in groups (database/group_commit.py; on SQLite with all urgent writes, database/database.py). A finish whose commit was not heard of is tried again for
 ``patience_s``, and counts once: its message's id says whether it is there, of a continued reply its text. A turn that cannot be stored at all fails
 alone: those that shared its group are written one by one.
 """
@@ -21,9 +21,10 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from sqlalchemy.exc import DBAPIError
 
@@ -123,7 +124,9 @@ class StoredMessage:
 
 
 class TurnStatements(Protocol):
-    """The three writes in the terms of one database."""
+    """The three writes in the terms of one database. Where it ``groups_writes`` by itself, none need wait for those before."""
+
+    groups_writes: ClassVar[bool]
 
     async def claim(
         self, conversation_ids: Sequence[str], token: str, now: datetime, until: datetime
@@ -156,9 +159,12 @@ class TurnLog:
         self._longest_s = longest_s
         self._held: dict[Lease, float] = {}
         self._renewer: asyncio.Task[None] | None = None
-        self._claims: GroupCommit[str, Lease | None] = GroupCommit(self._claim, self._give_back)
+        turn = nullcontext if statements.groups_writes else None
+        self._claims: GroupCommit[str, Lease | None] = GroupCommit(
+            self._claim, self._give_back, turn=turn
+        )
         self._orphans: set[asyncio.Task[list[bool | Exception]]] = set()
-        self._ends: GroupCommit[EndedTurn, bool] = GroupCommit(self._end)
+        self._ends: GroupCommit[EndedTurn, bool] = GroupCommit(self._end, turn=turn)
 
     async def claim(self, conversation_id: str) -> Lease | None:
         """Return None if the turn is another's, or there is no such conversation. DatabaseUnavailable. What is claimed must be ended."""
