@@ -52,6 +52,14 @@ class Work:
 class ResultConnection(sqlite3.Connection):
     """SQLite's connection in the thread of aiosqlite. What it executes is over, and its rows are read, when it returns."""
 
+    _is_durable: bool | None = None
+
+    def be_durable(self, is_durable: bool) -> None:
+        """Have commits reach the disk from now on, or not. Saying again what holds already costs nothing."""
+        if is_durable is not self._is_durable:
+            self.execute(f"PRAGMA synchronous={'FULL' if is_durable else 'NORMAL'}")
+            self._is_durable = is_durable
+
     def execute(self, sql: str, parameters: Any = (), /) -> Any:
         if isinstance(parameters, Work):
             return _Results(parameters.do(self))

@@ -1,7 +1,7 @@
 """Whole transactions in one trip to a connection's thread, so that SQLite's write lock is held no longer while the event loop is busy.
 
     trip            a transaction, with one commit for all writes that wait
-      write         in a savepoint: one that fails leaves nothing, and takes no other one with it
+      write         in a savepoint if there are others: one that fails leaves nothing, and takes no other one with it
         unit        asynchronous code with a session, which is carried out here: its statements wait for nothing
 
 If the commit fails, all of them fail.
@@ -37,11 +37,14 @@ class Write(Generic[T]):
 
 def transact(connection: ResultConnection, writes: Sequence[Write[Any]]) -> list[Any]:
     """Carry out all writes in one transaction; the result of each, or its error."""
-    is_durable = any(write.is_durable for write in writes)
-    connection.execute(f"PRAGMA synchronous={'FULL' if is_durable else 'NORMAL'}")
+    connection.be_durable(any(write.is_durable for write in writes))
     connection.execute("BEGIN IMMEDIATE")
     try:
-        results = [_carry_out(write, connection) for write in writes]
+        results = (
+            [write.do(connection) for write in writes]
+            if len(writes) == 1  # it is undone by undoing everything
+            else [_carry_out(write, connection) for write in writes]
+        )
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
