@@ -12,6 +12,8 @@ An attack that has not made its LEAST when its time is over goes on for LONGER o
 
 Attackers run at a lower priority, as if they had machines of their own; people's chats and the platform do not.
 
+The platform is one process with SQLite, or with --layout=apart two roles over PostgreSQL.
+
 schemathesis makes the requests, in a temporary environment: --fuzzer=PYTHON names one that has it.
 """
 
@@ -42,6 +44,7 @@ from typing import Any, Self
 
 import httpx
 
+from benchmarks.hostile.platforms import LAYOUTS, Attacked, started
 from benchmarks.hostile.resources import ProcessorTime, most_memory, stolen_s
 from benchmarks.hostile.traffic import (
     COMPETITION,
@@ -60,9 +63,9 @@ from guanaco_server.demo.tiny_repo import make_tiny_repo
 from tests.fixtures.hostile_repos import GoodRepo, HostileRepo, hostile_repos, write_repo
 from tests.fixtures.hostile_texts import BOOKS, SAID
 from tests.fixtures.lying_hub import LyingHub
-from tests.fixtures.up import SCRIPTED_ENGINE, Up
 
 ROOT = Path(__file__).parents[2]
+ENGINE_PYTHON = ROOT / ".venv-engine" / "bin" / "python"
 SCHEMATHESIS = "schemathesis==4.32.5"
 ROLES = ("anonymous", "developer", "backend", "admin")
 WHOLE_S = 780.0
@@ -132,6 +135,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--connections", type=int, default=LEAST["connections"])
     parser.add_argument("--repos", type=int, default=10_000, help="the first so many of them")
     parser.add_argument("--only", action="append", choices=("requests", "connections", "repos"))
+    parser.add_argument("--layout", choices=LAYOUTS, default=LAYOUTS[0], help="of the platform")
     parser.add_argument("--fuzzer", help="an interpreter that has schemathesis")
     parser.add_argument(
         "--found", type=Path, help="write the requests that got a 5xx into this file"
@@ -153,7 +157,8 @@ def _attack(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     lying = LyingHub(folder / "hub", lies, inside="http://127.0.0.1:9/")
     with _attackers(1) as pool, contextlib.ExitStack() as ends:
         hub = pool.submit(ends.enter_context, lying).result()
-        arena = Arena(ends.enter_context(_platform(folder, hub)), arguments, canaries)
+        platform = started(arguments.layout, folder, hub.url, ENGINE_PYTHON, SUBMITTERS)
+        arena = Arena(ends.enter_context(platform), arguments, canaries)
         arena.begin()
         return arena.run(repos)
 
@@ -169,31 +174,10 @@ def _lower_priority() -> None:
     os.setpriority(os.PRIO_PROCESS, thread, nice)
 
 
-@contextlib.contextmanager
-def _platform(folder: Path, hub: LyingHub) -> Iterator[Up]:
-    up = Up(
-        folder / "up",
-        hub_endpoint=hub.url,
-        engine_command=SCRIPTED_ENGINE,
-        engine_python=str(ROOT / ".venv-engine" / "bin" / "python"),
-        stress_duration_s=0.5,
-        stress_rate=4,
-        stress_requests=4,
-        pipeline_concurrency=SUBMITTERS,
-    )
-    up.start(
-        is_cold=True
-    )  # as an operator starts it, not forked from a process that shares its memory
-    try:
-        yield up
-    finally:
-        up.stop()
-
-
 class Arena:
     """A platform with one good submission, people who chat with it, and a watch on its loop and its memory."""
 
-    def __init__(self, up: Up, arguments: argparse.Namespace, canaries: Path) -> None:
+    def __init__(self, up: Attacked, arguments: argparse.Namespace, canaries: Path) -> None:
         self._up = up
         self._arguments = arguments
         self._canaries = canaries
@@ -257,16 +241,16 @@ class Arena:
     @contextlib.contextmanager
     def _phase(self, name: str) -> Iterator[None]:
         """Measure chats, loop, memory and processor time meanwhile."""
-        assert self._up.process is not None
-        platform = self._up.process.pid
+        platform, beside = self._up.pid, self._up.beside
+        workers = [pid for name, pid in beside.items() if name == "worker"]
         backend = self._up.client(Role.BACKEND, f"app-{name}").transport.address.key or ""
         with (
             Traffic("chat", self._up.base_url, backend) as chat,
             Traffic("watch", self._up.base_url, str(platform)) as watch,
         ):
-            before_s, processors = stolen_s(), ProcessorTime(platform, chat.pid, watch.pid)
+            before_s, processors = stolen_s(), ProcessorTime(platform, chat.pid, watch.pid, beside)
             begun = time.monotonic()
-            with most_memory(platform) as memory:
+            with most_memory(platform, workers) as memory:
                 yield
                 time.sleep(max(0.0, SHORTEST_S - (time.monotonic() - begun)))
             self._processors[name] = processors.used()

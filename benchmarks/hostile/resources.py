@@ -6,17 +6,21 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import psutil
 
 
 class ProcessorTime:
-    """How many processors each party has kept busy since this was made; ``others`` are programs that have nothing to do with it."""
+    """How many processors each party has kept busy since this was made; ``others`` are programs that have nothing to do with it.
 
-    def __init__(self, platform: int, chats: int, watch: int) -> None:
+    ``beside`` are further processes of the platform, each counted with its children.
+    """
+
+    def __init__(self, platform: int, chats: int, watch: int, beside: Mapping[str, int]) -> None:
         self._platform, self._chats, self._watch = platform, chats, watch
+        self._beside = beside
         self._begun = time.monotonic()
         self._before = self._seconds()
 
@@ -31,7 +35,8 @@ class ProcessorTime:
         platform = psutil.Process(self._platform)
         loop_s, machine = _ran_s(self._platform), psutil.cpu_times()
         children = [_with_ended_s(one.pid) for one in platform.children(recursive=True)]
-        return {
+        beside = {name: _with_children_s(pid) for name, pid in self._beside.items()}
+        return beside | {
             "loop": loop_s,
             "threads": _own_processor_s(self._platform) - loop_s,
             "children": sum(children)
@@ -63,26 +68,34 @@ def _with_ended_s(pid: int) -> float:
     return float(used.user + used.system + used.children_user + used.children_system)
 
 
+def _with_children_s(pid: int) -> float:
+    family = [pid, *(one.pid for one in psutil.Process(pid).children(recursive=True))]
+    return sum(map(_with_ended_s, family))
+
+
 def stolen_s() -> float:
     """Return for how long another machine on the same host had this one's processors; see proc_stat(5). No process's figures show it."""
     return float(psutil.cpu_times().steal)
 
 
 @contextlib.contextmanager
-def most_memory(pid: int) -> Iterator[list[int]]:
-    """Yield the most memory of a process, and of it with its children, in bytes: two looks a second."""
+def most_memory(pid: int, beside: Collection[int]) -> Iterator[list[int]]:
+    """Yield the most memory of a process, and of it with those beside and all children, in bytes: two looks a second."""
     most, is_over = [0, 0], threading.Event()
 
     def look() -> None:
-        process = psutil.Process(pid)
+        process, others = psutil.Process(pid), list(map(psutil.Process, beside))
         while not is_over.wait(0.5):
             with contextlib.suppress(psutil.Error):
                 own = process.memory_info().rss
-                children = 0
-                for child in process.children(recursive=True):
+                further = [*others]
+                for root in (process, *others):
+                    further += root.children(recursive=True)
+                rest = 0
+                for one in further:
                     with contextlib.suppress(psutil.Error):
-                        children += child.memory_info().rss
-                most[:] = max(most[0], own), max(most[1], own + children)
+                        rest += one.memory_info().rss
+                most[:] = max(most[0], own), max(most[1], own + rest)
 
     thread = threading.Thread(target=look)
     thread.start()
