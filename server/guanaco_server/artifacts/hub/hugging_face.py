@@ -37,9 +37,9 @@ T = TypeVar("T")
 ANSWER_TIMEOUT_S = 20.0
 LEAST_BYTES_A_SECOND = 65_536  # after that time; a tokenizer of 30 MB may take eight minutes
 LONGEST = 30  # times that, for one question
-MAX_LISTING = (
-    16 * 2**20
-)  # bytes said about a repo: of 10,000 files, which may be checked at most, it is 4 MB
+# Bytes said about a repo, of 12,000 files or so. What is read of it is decoded in one go, in which everything else waits: of 16 MiB
+# for over 100 ms, and then objects by the hundred thousand were searched for garbage.
+MAX_LISTING = 4 * 2**20
 UNCOMPRESSED = {"Accept-Encoding": "identity"}  # so that what arrives is what is kept
 
 
