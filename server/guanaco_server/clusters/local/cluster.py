@@ -190,7 +190,7 @@ class LocalCluster:
         async with self._locks[name]:
             await self._replicas(name).stop()
             self._deployments.pop(name, None)
-            shutil.rmtree(self._folder / name, ignore_errors=True)
+            await threads.FILES.run(shutil.rmtree, self._folder / name, ignore_errors=True)
 
     async def close(self) -> None:
         for job in self._jobs.values():
@@ -212,8 +212,11 @@ class LocalCluster:
         return {port for replicas in self._deployments.values() for port in replicas.ports}
 
     async def _run_job(self, spec: JobSpec, on_line: LineSink) -> JobResult:
-        with tempfile.TemporaryDirectory(prefix="guanaco-", ignore_cleanup_errors=True) as own:
-            return await self._run_job_in(spec, on_line, {"HOME": own, "TMPDIR": own})
+        own = tempfile.TemporaryDirectory(prefix="guanaco-", ignore_cleanup_errors=True)
+        try:
+            return await self._run_job_in(spec, on_line, {"HOME": own.name, "TMPDIR": own.name})
+        finally:  # in a thread: a stranger's files decide how long it takes
+            await threads.FILES.run(own.cleanup)
 
     async def _run_job_in(
         self, spec: JobSpec, on_line: LineSink, folders: dict[str, str]

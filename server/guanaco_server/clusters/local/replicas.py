@@ -14,6 +14,7 @@ from pathlib import Path
 
 from guanaco_server.clusters.cluster import DeploymentSpec, ReplicaPhase, ReplicaState
 from guanaco_server.clusters.local.servers import LOG_NAME, LocalServer
+from guanaco_server.runtime import threads
 
 Start = Callable[[DeploymentSpec, Path], Awaitable[LocalServer]]
 
@@ -119,7 +120,7 @@ class LocalReplicas:
             await asyncio.sleep(self._drain_s)
         await server.stop()
         if server.folder not in {other.folder for other in self}:
-            shutil.rmtree(server.folder, ignore_errors=True)
+            await threads.FILES.run(shutil.rmtree, server.folder, ignore_errors=True)
 
 
 def _problem(exited: list[ReplicaState], count: int) -> str:

@@ -31,6 +31,7 @@ from guanaco_server.clusters.local.processes import GroupLeader, spawn, stop_gro
 from guanaco_server.confinement import priority
 from guanaco_server.confinement.profiles import OWN_FOLDERS_VARIABLE
 from guanaco_server.engine.memory_limit import MEMORY_VARIABLE
+from guanaco_server.runtime import threads
 
 HOST = "127.0.0.1"
 LOG_NAME = "server.log"
@@ -125,7 +126,7 @@ class LocalServer:
         """Stop the process and everything it started; remove its temporary files."""
         await stop_group(self.record.leader)
         self.process.reap()
-        remove_private_folder(self.folder)
+        await threads.FILES.run(remove_private_folder, self.folder)
 
     def forget(self) -> None:
         """Remove the record, so that a later platform does not find this server."""
@@ -153,6 +154,7 @@ class ServerStarter:
     ) -> LocalServer:
         """Start one replica on a free port that is not ``taken``."""
         _make_ready(folder)
+        folders = await threads.FILES.run(own_folders, folder)
         port = self._choose_port({*taken, *self.starting})
         command = tuple(
             part.replace("{port}", str(port)).replace("{host}", HOST) for part in spec.command
@@ -162,7 +164,7 @@ class ServerStarter:
             **spec.secrets,
             **self.environment,
             MEMORY_VARIABLE: str(self.memory_bytes + WEIGHT_COPIES * spec.artifact_bytes),
-            **own_folders(folder),
+            **folders,
         }
         self.starting.add(port)
         try:
