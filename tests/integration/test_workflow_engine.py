@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
+from contextlib import closing
 from functools import partial
+from pathlib import Path
 
 import pytest
 from dbos import DBOS, SetWorkflowID
@@ -13,8 +16,6 @@ from guanaco_server.runtime.waiting import happens
 from guanaco_server.submissions.pipeline.engine import QUEUE, WorkflowEngine
 from tests.fixtures.world import eventually
 
-pytestmark = pytest.mark.both_databases
-
 
 async def has_no_thread_but(before: set[threading.Thread]) -> bool:
     """Return whether DBOS has no thread. On a busy machine one may end a moment after it was told to."""
@@ -22,6 +23,7 @@ async def has_no_thread_but(before: set[threading.Thread]) -> bool:
     return not any("dbos-background" in name or "queue" in name for name in left)
 
 
+@pytest.mark.both_databases
 @pytest.mark.slow
 async def test_dbos_has_no_threads_while_it_rests(database_url: str) -> None:
     ended: list[str] = []
@@ -51,3 +53,18 @@ async def test_dbos_has_no_threads_while_it_rests(database_url: str) -> None:
     await engine.rest()
     assert ended == ["first", "second"]
     assert await asyncio.to_thread(lambda: "somebody else's work") == "somebody else's work"
+
+
+async def test_on_sqlite_dbos_writes_ahead(tmp_path: Path) -> None:
+    file = tmp_path / "workflows.db"
+    engine = WorkflowEngine(
+        _no_work, database_url=f"sqlite:///{file}", executor_id="one", concurrency=1
+    )
+    await engine.launch()
+    await engine.rest()
+    with closing(sqlite3.connect(file)) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+async def _no_work(_submission_id: str, _number: int) -> str:
+    return "done"
