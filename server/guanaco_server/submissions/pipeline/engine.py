@@ -119,7 +119,7 @@ class WorkflowEngine:
 def _use_log(database_url: str) -> None:
     """Have SQLite write ahead. DBOS leaves it a journal, which each commit makes and deletes: three trips to the disk, where this takes one.
 
-    What chats write waits for the same disk. The file keeps the mode.
+    The same disk is waited for by what chats write. The file keeps the mode.
     """
     file = make_url(database_url).database
     with closing(sqlite3.connect(str(file))) as connection, suppress(sqlite3.OperationalError):
