@@ -106,6 +106,11 @@ def settings(
 
 def greet(started: StartupInfo) -> None:
     """Say where the platform is and what to do next; on its first start, store the admin's profile."""
+    if started.role == "worker":
+        console.say("The worker of the pipeline runs.", style=BOLD)
+        console.say(f"Next: {started.url}/readyz says how it is; processes with `--role api`")
+        console.say("      answer everybody else. Ctrl-C stops it.")
+        return
     console.say(f"Guanaco runs at {started.url}", style=BOLD)
     if started.admin_key is not None:
         console.say(f"Admin key, shown only now: {started.admin_key}")

@@ -52,6 +52,7 @@ class StartupInfo:
 
     url: str
     admin_key: str | None
+    role: str
 
 
 def run(settings: Settings, on_ready: Callable[[StartupInfo], None]) -> int:
@@ -211,13 +212,14 @@ class _ApiServer(GuardedServer):
         await super().startup(sockets)
         if not self.should_exit:
             key: CreatedKey | None = self._platform.first_key
-            if self._platform.settings.role != "worker":
+            role = self._platform.settings.role
+            if role != "worker":
                 await self._gateways.start()
             self._garbage.start()
             sys.setswitchinterval(SWITCH_S)
             self.is_ready_announced = True
             await threads.FILES.run(
-                self._on_ready, StartupInfo(self._url, key.key if key else None)
+                self._on_ready, StartupInfo(self._url, key.key if key else None, role)
             )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -30,7 +30,7 @@ def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_first_start_shows_the_admin_key_and_stores_the_profile(profile: Path, capsys: Any) -> None:
-    greet(StartupInfo(URL, "gk_admin"))
+    greet(StartupInfo(URL, "gk_admin", "all"))
     shown = capsys.readouterr().err
     assert URL in shown
     assert shown.count("gk_admin") == 1
@@ -38,29 +38,37 @@ def test_first_start_shows_the_admin_key_and_stores_the_profile(profile: Path, c
 
 
 def test_a_later_start_shows_no_key_and_touches_no_profile(profile: Path, capsys: Any) -> None:
-    greet(StartupInfo(URL, None))
+    greet(StartupInfo(URL, None, "all"))
     assert URL in capsys.readouterr().err
+    assert not profile.exists()
+
+
+def test_a_worker_sends_nobody_to_its_own_address_to_submit(profile: Path, capsys: Any) -> None:
+    greet(StartupInfo(URL, None, "worker"))
+    shown = capsys.readouterr().err
+    assert f"{URL}/readyz" in shown
+    assert "guanaco submit" not in shown
     assert not profile.exists()
 
 
 def test_a_profile_of_another_server_stays(profile: Path, capsys: Any) -> None:
     other = Profile("https://guanaco.example.com", "mine")
     other.save(profile)
-    greet(StartupInfo(URL, "gk_admin"))
+    greet(StartupInfo(URL, "gk_admin", "all"))
     assert Profile.read(profile) == other
     assert f"guanaco login --url {URL}" in capsys.readouterr().err
 
 
 def test_new_platform_at_the_address_replaces_the_profile(profile: Path) -> None:
     Profile(URL, "of a data folder that is gone").save(profile)
-    greet(StartupInfo(URL, "gk_admin"))
+    greet(StartupInfo(URL, "gk_admin", "all"))
     assert Profile.read(profile) == Profile(URL, "gk_admin")
 
 
 def test_unusable_profile_does_not_stop_the_platform(profile: Path, capsys: Any) -> None:
     Profile(URL, "x").save(profile)
     profile.chmod(0o644)
-    greet(StartupInfo(URL, "gk_admin"))
+    greet(StartupInfo(URL, "gk_admin", "all"))
     assert "warning: " in capsys.readouterr().err
 
 
