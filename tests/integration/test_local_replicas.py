@@ -19,6 +19,7 @@ import pytest
 from guanaco.submissions import GenerationParams
 from guanaco_server.clusters.cluster import ReplicaPhase, ReplicaState
 from guanaco_server.clusters.local.cluster import LocalCluster
+from guanaco_server.clusters.local.servers import TEMPORARY_NAME
 from guanaco_server.deployments.engines.health import HANGS_AFTER, ServerState, look
 from guanaco_server.deployments.model_servers.model_server import Generation
 from guanaco_server.deployments.model_servers.vllm import VllmServer
@@ -161,6 +162,24 @@ async def test_a_replica_that_is_one_too_many_finishes_its_replies(tmp_path: Pat
         assert [chunk async for chunk in reply][-1].finish_reason == "stop"
         await server.close()
         await until(lambda: not is_live(pid))
+
+
+async def test_a_new_replica_shares_no_folder_with_one_that_leaves(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, drain_s=1) as cluster:
+        await cluster.apply_deployment(TWO)
+        leaving = leader(tmp_path, replica=1)
+        own = tmp_path / "cluster" / "m-tiny" / "1" / TEMPORARY_NAME
+        temporary = own.readlink()
+        await cluster.apply_deployment(scripted())
+        await cluster.apply_deployment(TWO)
+        assert temporary.is_dir(), "it still finishes its replies"
+        third = tmp_path / "cluster" / "m-tiny" / "2" / TEMPORARY_NAME
+        await until(lambda: not is_live(leaving))
+        await until(lambda: not own.parent.exists())
+        assert third.is_dir()
+        await cluster.apply_deployment(replace(scripted(), replicas=3))
+        assert is_live(leader(tmp_path, replica=1)), "its number is free again"
+        assert len(set(await endpoints(cluster))) == 3
 
 
 async def test_deleting_stops_also_what_was_to_finish_its_replies(tmp_path: Path) -> None:

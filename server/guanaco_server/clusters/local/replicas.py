@@ -1,12 +1,13 @@
-"""The model servers of one deployment on this machine. Replica N lives in folder N.
+"""The model servers of one deployment on this machine. Replica N lives in folder N, and shares it with no other.
 
 wanted   started, and restarted when it exited; the others are not touched for it
-leaving  one too many: no longer shown, and stopped when its open replies have had their time
+leaving  one too many: no longer shown, and stopped when its open replies have had their time; its number is taken until then
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import shutil
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from dataclasses import replace
@@ -48,8 +49,8 @@ class LocalReplicas:
 
     async def apply(self, spec: DeploymentSpec, start: Start) -> None:
         """Start and stop replicas to match the spec. The highest numbers leave first; if a start fails the others go on."""
-        one, wanted = replace(spec, replicas=1), range(spec.replicas)
-        for number in self._servers.keys() - set(wanted):
+        one = replace(spec, replicas=1)
+        for number in sorted(self._servers)[spec.replicas :]:
             self._release(self._servers.pop(number))
         outdated = {
             number: server
@@ -57,9 +58,14 @@ class LocalReplicas:
             if server.record.spec != one or not server.is_running()
         }
         await _stop_all(outdated.values())
-        for number in wanted:
-            if number in outdated or number not in self._servers:
-                self._servers[number] = await start(one, self._folder / str(number))
+        for number in [*outdated, *self._free_numbers(spec.replicas - len(self._servers))]:
+            self._servers[number] = await start(one, self._folder / str(number))
+
+    def _free_numbers(self, count: int) -> list[int]:
+        """Return the lowest numbers of no replica, also of none that is leaving: a server removes its folder when it ends."""
+        taken = {int(server.folder.name) for server in (*self, *self._leaving.values())}
+        free = (number for number in itertools.count() if number not in taken)
+        return list(itertools.islice(free, count))
 
     def relabel(self, spec: DeploymentSpec) -> None:
         """Write down for each replica that it is what the spec says."""
@@ -119,8 +125,7 @@ class LocalReplicas:
         if server.is_running():
             await asyncio.sleep(self._drain_s)
         await server.stop()
-        if server.folder not in {other.folder for other in self}:
-            await threads.FILES.run(shutil.rmtree, server.folder, ignore_errors=True)
+        await threads.FILES.run(shutil.rmtree, server.folder, ignore_errors=True)
 
 
 def _problem(exited: list[ReplicaState], count: int) -> str:
