@@ -7,13 +7,11 @@ apart       `up --role api` and `up --role worker` over a PostgreSQL that waits 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from guanaco import Client
-from guanaco.accounts import Role
+from tests.fixtures.platform_clients import PlatformClients
 from tests.fixtures.postgres import running_server
 from tests.fixtures.roles import Roles
 from tests.fixtures.up import BRIEF_STRESS, SCRIPTED_ENGINE, Up
@@ -22,29 +20,20 @@ LAYOUTS = ("together", "apart")
 NO_QUOTAS = {f"quota_{name}": "0" for name in ("per_hour", "live", "in_progress")}
 
 
-@dataclass
-class Attacked:
+class Attacked(PlatformClients):
     """``pid`` is the process with the chats; ``beside`` are the others of the platform, by what they are."""
 
-    base_url: str
-    admin_key: str
-    pid: int
-    logs: tuple[Path, ...]
-    beside: dict[str, int] = field(default_factory=dict)
-    clients: list[Client] = field(default_factory=list)
-
-    def client(self, role: Role = Role.ADMIN, name: str = "") -> Client:
-        """Make a client with a new key of that role; the first admin's without a name."""
-        key = self.admin_key
-        if role is not Role.ADMIN or name:
-            with Client(self.base_url, self.admin_key) as admin:
-                key = admin.create_key(name or role.value, role).key
-        self.clients.append(Client(self.base_url, key))
-        return self.clients[-1]
+    def __init__(
+        self, base_url: str, admin_key: str, pid: int, logs: Sequence[Path], beside: dict[str, int]
+    ) -> None:
+        super().__init__(base_url, admin_key)
+        self.pid = pid
+        self.beside = beside
+        self._logs = logs
 
     @property
     def log(self) -> str:
-        return "\n".join(path.read_text() for path in self.logs)
+        return "\n".join(path.read_text() for path in self._logs)
 
 
 @contextlib.contextmanager
@@ -65,9 +54,8 @@ def started(
             if layout == "together"
             else _apart(folder, settings, ends)
         )
+        ends.callback(attacked.close_clients)
         yield attacked
-        for client in attacked.clients:
-            client.close()
 
 
 def _together(folder: Path, settings: dict[str, Any], ends: contextlib.ExitStack) -> Attacked:
@@ -75,7 +63,7 @@ def _together(folder: Path, settings: dict[str, Any], ends: contextlib.ExitStack
     up.start(is_cold=True)
     ends.callback(up.stop)
     assert up.process is not None
-    return Attacked(up.base_url, up.admin_key, up.process.pid, (up.folder / "up.log",))
+    return Attacked(up.base_url, up.admin_key, up.process.pid, [up.folder / "up.log"], {})
 
 
 def _apart(folder: Path, settings: dict[str, Any], ends: contextlib.ExitStack) -> Attacked:
@@ -92,5 +80,5 @@ def _apart(folder: Path, settings: dict[str, Any], ends: contextlib.ExitStack) -
     api = roles.wait(roles.launch("api", "api", is_cold=True))
     roles.wait(worker)
     beside = {"worker": worker.process.pid, "database": database.process.pid}
-    logs = (own / "api.log", own / "worker.log")
+    logs = [own / "api.log", own / "worker.log"]
     return Attacked(api.base_url, roles.first_key(), api.process.pid, logs, beside)

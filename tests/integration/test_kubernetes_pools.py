@@ -109,9 +109,8 @@ async def test_a_pool_grows_by_its_claims_and_shrinks_later(
         return await size() == wanted
 
     async def is_small_once_claims_are_old() -> bool:
-        for pod in world.server.store.all(
-            "pods"
-        ):  # each time: another writer may have the last word
+        # Each time: another writer may have the last word.
+        for pod in world.server.store.all("pods"):
             if "guanaco.dev/claimed-at" in pod["metadata"].get("annotations", {}):
                 key = ("pods", "models", pod["metadata"]["name"])
                 long_ago = {"guanaco.dev/claimed-at": "2026-01-01T00:00:00+00:00"}
